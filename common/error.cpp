@@ -66,6 +66,8 @@ std::string_view error_name(ErrorCode code) {
       return "DIGEST_MISMATCH";
     case ErrorCode::kSafetensorsMalformed:
       return "SAFETENSORS_MALFORMED";
+    case ErrorCode::kGradientUnwired:
+      return "GRADIENT_UNWIRED";
     case ErrorCode::kStoreOpen:
       return "STORE_OPEN";
     case ErrorCode::kStoreWrite:

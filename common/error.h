@@ -49,6 +49,7 @@ enum class ErrorCode : std::uint16_t {
   kStateIncomplete = 308,
   kDigestMismatch = 309,
   kSafetensorsMalformed = 310,
+  kGradientUnwired = 311,
   // storage
   kStoreOpen = 400,
   kStoreWrite = 401,
