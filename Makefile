@@ -1,0 +1,45 @@
+# `make` alone prints this help.
+PYTHON := /usr/bin/python3
+BUILD := build
+.DEFAULT_GOAL := help
+.PHONY: help setup build demo test test-all bench check clean
+
+help:
+	@echo "make build     the programs, into $(BUILD)/bin (installs missing Debian packages first, see setup.sh)"
+	@echo "make demo      four ranks train, the replica follows and is compared bit for bit (under 3 minutes)"
+	@echo "make test      unit, property, floor, trainer and short live tests (at most 15 minutes on 2 cores)"
+	@echo "make test-all  make test, and the long live tests: the whole matrix, loss, kills, hardships"
+	@echo "make bench     the benchmarks"
+	@echo "make check     format, static analysis, sanitizers, self-contained headers, Python 3.9 syntax"
+	@echo "make clean     removes what was built"
+
+setup:
+	@./setup.sh build
+
+build: setup
+	@echo "== configuring ($(BUILD)/, preset release)"
+	@cmake --preset release >$(BUILD)-configure.log 2>&1 || { cat $(BUILD)-configure.log; rm -f $(BUILD)-configure.log; echo "BUILD FAILED: configuration"; exit 1; }
+	@rm -f $(BUILD)-configure.log
+	@echo "== compiling (the first time takes some minutes on 2 cores)"
+	@cmake --build --preset release || { echo "BUILD FAILED"; exit 1; }
+	@echo "BUILD OK: programs in $(BUILD)/bin"
+
+demo: build
+	@$(PYTHON) tests/system/demo.py
+
+test: build
+	@$(PYTHON) tests/run.py
+
+test-all: build
+	@./setup.sh check
+	@$(PYTHON) tests/run.py --all
+
+bench: build
+	@$(PYTHON) bench/run.py
+
+check:
+	@./setup.sh
+	@$(PYTHON) tests/check.py
+
+clean:
+	rm -rf $(BUILD) build-*

@@ -1,0 +1,187 @@
+#!/usr/bin/python3
+"""Checks that are no tests of behaviour. tests/check.py [NAME...]; without a name all of them, in this order:
+
+format      clang-format-19 changes nothing
+python      every Python file parses as Python 3.9
+headers     every header compiles alone
+tidy        clang-tidy-19 on the floors without actors
+sanitizers  the unit and property tests under AddressSanitizer and UndefinedBehaviorSanitizer
+tsan        the same under ThreadSanitizer
+"""
+import ast
+import concurrent.futures
+import json
+import os
+import shlex
+import subprocess
+import sys
+import time
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+CPP = ["common", "schema", "dataplane", "replica", "storage", "actors", "apps", "bench", "tests"]
+FLOORS = ["common", "schema", "dataplane", "replica", "storage"]
+JOBS = int(os.environ.get("JOBS", os.cpu_count() or 1))
+
+
+def files(folders, endings):
+    for folder in folders:
+        for path, folders_here, names in os.walk(os.path.join(ROOT, folder)):
+            folders_here[:] = [f for f in folders_here if not f.startswith((".", "build", "__pycache__"))]
+            for name in sorted(names):
+                if name.endswith(endings):
+                    yield os.path.relpath(os.path.join(path, name), ROOT)
+
+
+def quiet(command, **options):
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, **options)
+
+
+def in_parallel(command_of, paths):
+    """Messages of the commands that fail."""
+    def one(path):
+        done = quiet(command_of(path))
+        return None if done.returncode == 0 else "%s\n%s" % (path, (done.stdout + done.stderr).strip())
+    with concurrent.futures.ThreadPoolExecutor(JOBS) as pool:
+        return [message for message in pool.map(one, paths) if message]
+
+
+def check_format():
+    paths = list(files(CPP, (".h", ".cpp", ".c")))
+    bad = in_parallel(lambda p: ["clang-format-19", "--dry-run", "--Werror", p], paths)
+    return len(paths), [message.splitlines()[0] + ": run clang-format-19 -i on it" for message in bad]
+
+
+def unions_at_run_time(tree):
+    """`X | Y` in an annotation is evaluated when the function is defined, and Python 3.9 has no such operator."""
+    if any(isinstance(n, ast.ImportFrom) and n.module == "__future__" and any(a.name == "annotations" for a in n.names)
+           for n in tree.body):
+        return []
+    found = []
+    for node in ast.walk(tree):
+        annotations = []
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            arguments = node.args.args + node.args.kwonlyargs + node.args.posonlyargs
+            annotations = [a.annotation for a in arguments] + [node.returns]
+        elif isinstance(node, ast.AnnAssign):
+            annotations = [node.annotation]
+        for annotation in filter(None, annotations):
+            found += [n.lineno for n in ast.walk(annotation) if isinstance(n, ast.BinOp) and isinstance(n.op, ast.BitOr)]
+    return found
+
+
+def check_python():
+    paths = list(files(["trainer", "tests", "bench"], (".py",)))
+    bad = []
+    for path in paths:
+        try:
+            with open(os.path.join(ROOT, path), encoding="utf-8") as f:
+                tree = ast.parse(f.read(), path, feature_version=(3, 9))
+            bad += ["%s:%d: a type union that Python 3.9 cannot evaluate" % (path, n) for n in unions_at_run_time(tree)]
+        except SyntaxError as error:
+            bad.append("%s:%s: %s" % (path, error.lineno, error.msg))
+    return len(paths), bad
+
+
+def compile_commands():
+    path = os.path.join(ROOT, "build", "compile_commands.json")
+    if not os.path.exists(path):
+        done = quiet(["cmake", "--preset", "release"])
+        if done.returncode != 0:
+            raise SystemExit("CHECK FAILED: configuration\n" + done.stdout + done.stderr)
+    with open(path) as f:
+        return {os.path.relpath(e["file"], ROOT): e for e in json.load(f)}
+
+
+def flags_of_folder(commands):
+    """Include paths and options of one source of each folder: what its headers are compiled with."""
+    flags = {}
+    for path, entry in commands.items():
+        folder = os.path.dirname(path)
+        words, kept, i = shlex.split(entry["command"]), [], 0
+        while i < len(words):
+            if words[i] in ("-isystem", "-include", "-I"):
+                kept += words[i:i + 2]
+                i += 1
+            elif words[i].startswith(("-I", "-D", "-std", "-f", "-m")):
+                kept.append(words[i])
+            i += 1
+        flags.setdefault(folder, kept)
+    return flags
+
+
+def check_headers():
+    commands = compile_commands()
+    quiet(["cmake", "--build", "build", "--target", "gradtap_schema"])  # the generated headers
+    flags = flags_of_folder(commands)
+    paths = [p for p in files(CPP, (".h",))]
+
+    def command(path):
+        folder = os.path.dirname(path)
+        while folder and folder not in flags:
+            folder = os.path.dirname(folder)
+        return ["g++-12", "-fsyntax-only", "-x", "c++", "-Wall", "-Wextra", "-Werror", "-Wno-pragma-once-outside-header"
+                ] + flags.get(folder, ["-std=c++23", "-I" + ROOT]) + [path]
+    return len(paths), in_parallel(command, paths)
+
+
+def check_tidy():
+    commands = compile_commands()
+    quiet(["cmake", "--build", "build", "--target", "gradtap_schema"])
+    paths = [p for p in files(FLOORS, (".cpp",)) if p in commands]
+    return len(paths), in_parallel(
+        lambda p: ["clang-tidy-19", "-p", "build", "--quiet", "--warnings-as-errors=*", p], paths)
+
+
+def under(preset):
+    def check():
+        for command in (["cmake", "--preset", preset], ["cmake", "--build", "--preset", preset]):
+            done = quiet(command)
+            if done.returncode != 0:
+                return 0, [" ".join(command) + "\n" + (done.stdout + done.stderr)[-6000:]]
+        folder = os.path.join(ROOT, "build-" + preset, "bin")
+        programs = sorted(p for p in os.listdir(folder) if p.startswith(("unit_", "property_")))
+        environment = dict(os.environ, ASAN_OPTIONS="detect_leaks=1:abort_on_error=0",
+                           UBSAN_OPTIONS="print_stacktrace=1:halt_on_error=1", TSAN_OPTIONS="halt_on_error=1")
+        bad = [] if programs else ["no unit_* program was built"]
+        for program in programs:
+            begun = time.monotonic()
+            try:
+                done = quiet([os.path.join(folder, program)], env=environment, timeout=600)
+                code, output = done.returncode, done.stdout + done.stderr
+            except subprocess.TimeoutExpired:
+                code, output = "none: ran past 600 s", ""
+            print("   %-24s %s %.1f s" % (program, "passed" if code == 0 else "FAILED", time.monotonic() - begun),
+                  flush=True)
+            if code != 0:
+                bad.append("%s: exit code %s\n%s" % (program, code, output[-4000:]))
+        return len(programs), bad
+    return check
+
+
+CHECKS = {"format": check_format, "python": check_python, "headers": check_headers, "tidy": check_tidy,
+          "sanitizers": under("asan"), "tsan": under("tsan")}
+
+
+def main():
+    chosen = sys.argv[1:] or list(CHECKS)
+    unknown = [c for c in chosen if c not in CHECKS]
+    if unknown:
+        print("no check named %s\n%s" % (", ".join(unknown), __doc__))
+        return 2
+    failed = []
+    for name in chosen:
+        print("== check: " + name, flush=True)
+        begun = time.monotonic()
+        count, bad = CHECKS[name]()
+        for message in bad:
+            print("   " + message.replace("\n", "\n   "))
+        print("== check: %s %s, %d looked at, %d bad (%.1f s)" % (name, "FAILED" if bad else "passed", count, len(bad),
+                                                                  time.monotonic() - begun), flush=True)
+        if bad:
+            failed.append(name)
+    print("CHECK FAILED: " + ", ".join(failed) if failed else "CHECK PASSED: " + ", ".join(chosen))
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
