@@ -1,0 +1,178 @@
+#include "actors/http_server.h"
+
+#include <condition_variable>
+#include <deque>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include <httplib.h>
+
+namespace gradtap::actors {
+
+namespace {
+
+// httplib's own pool queues accepted connections without a bound; this one makes the accept loop wait instead.
+class BoundedPool final : public httplib::TaskQueue {
+ public:
+  BoundedPool(unsigned threads, std::atomic<std::uint64_t>& waits) : waits_(waits) {
+    for (unsigned i = 0; i < threads; ++i) threads_.emplace_back([this] { work(); });
+  }
+
+  void enqueue(std::function<void()> task) override {
+    std::unique_lock lock(mutex_);
+    if (idle_ <= tasks_.size()) {
+      waits_.fetch_add(1, std::memory_order_relaxed);
+      room_.wait(lock, [this] { return stopping_ || idle_ > tasks_.size(); });
+    }
+    tasks_.push_back(std::move(task));
+    work_.notify_one();
+  }
+
+  void shutdown() override {
+    {
+      const std::lock_guard lock(mutex_);
+      stopping_ = true;
+    }
+    work_.notify_all();
+    room_.notify_all();
+    for (std::thread& thread : threads_) thread.join();
+  }
+
+ private:
+  void work() {
+    for (;;) {
+      std::unique_lock lock(mutex_);
+      ++idle_;
+      room_.notify_one();
+      work_.wait(lock, [this] { return stopping_ || !tasks_.empty(); });
+      --idle_;
+      if (tasks_.empty()) return;
+      auto task = std::move(tasks_.front());
+      tasks_.pop_front();
+      lock.unlock();
+      task();
+    }
+  }
+
+  std::atomic<std::uint64_t>& waits_;
+  std::vector<std::thread> threads_;
+  std::mutex mutex_;
+  std::condition_variable work_;
+  std::condition_variable room_;
+  std::deque<std::function<void()>> tasks_;
+  std::size_t idle_ = 0;
+  bool stopping_ = false;
+};
+
+HttpRequest to_request(const httplib::Request& from) {
+  HttpRequest request;
+  request.method = from.method;
+  request.path = from.path;
+  for (const auto& [key, value] : from.params) request.query.emplace(key, value);
+  request.session = from.get_header_value("X-Gradtap-Session");
+  request.body = from.body;
+  return request;
+}
+
+}  // namespace
+
+struct HttpServer::Impl {
+  HttpServerOptions options;
+  HttpHandlers handlers;
+  httplib::Server server;
+  std::thread thread;
+  std::atomic<std::uint64_t> requests{0};
+  std::atomic<std::uint64_t> refused_bodies{0};
+  std::atomic<std::uint64_t> waits{0};
+
+  void answer(const httplib::Request& from, httplib::Response& to) {
+    requests.fetch_add(1, std::memory_order_relaxed);
+    const HttpAnswer answer = handlers.answer(to_request(from));
+    to.status = answer.status;
+    to.set_content(answer.body, "application/json");
+  }
+
+  void stream(const httplib::Request& from, httplib::Response& to) {
+    requests.fetch_add(1, std::memory_order_relaxed);
+    auto prepared = handlers.stream(to_request(from));
+    if (!prepared) {
+      const HttpAnswer answer = http_error(prepared.error());
+      to.status = answer.status;
+      to.set_content(answer.body, "application/json");
+      return;
+    }
+    to.set_chunked_content_provider(
+        "application/octet-stream", [run = std::move(*prepared)](std::size_t, httplib::DataSink& sink) {
+          const bool whole = run([&sink](const char* data, std::size_t count) { return sink.write(data, count); });
+          if (whole) sink.done();
+          return whole;
+        });
+  }
+};
+
+HttpServer::HttpServer(HttpServerOptions options, HttpHandlers handlers) : impl_(std::make_unique<Impl>()) {
+  impl_->options = std::move(options);
+  impl_->handlers = std::move(handlers);
+}
+
+HttpServer::~HttpServer() { stop(); }
+
+Status HttpServer::start() {
+  Impl& impl = *impl_;
+  const time_t seconds = impl.options.request_timeout_ms / 1000;
+  const time_t microseconds = static_cast<time_t>(impl.options.request_timeout_ms % 1000) * 1000;
+  impl.server.set_read_timeout(seconds, microseconds);
+  impl.server.set_write_timeout(seconds, microseconds);
+  impl.server.set_keep_alive_timeout(30);
+  impl.server.set_keep_alive_max_count(1'000'000);
+  impl.server.set_payload_max_length(impl.options.body_bytes_max);
+  impl.server.set_tcp_nodelay(true);
+  impl.server.new_task_queue = [&impl] { return new BoundedPool(impl.options.connections_max, impl.waits); };
+  impl.server.set_exception_handler([](const httplib::Request&, httplib::Response& to, std::exception_ptr) {
+    const HttpAnswer answer =
+        http_error({ErrorCode::kRequestMalformed, "the request could not be handled", {}, {}, {}, {}}, 500);
+    to.status = answer.status;
+    to.set_content(answer.body, "application/json");
+  });
+  impl.server.set_error_handler([&impl](const httplib::Request&, httplib::Response& to) {
+    if (to.status == 413) {
+      impl.refused_bodies.fetch_add(1, std::memory_order_relaxed);
+      to.set_content(http_error({ErrorCode::kRequestTooLarge, "the body is larger than side_channel.body_bytes_max",
+                                 {}, std::to_string(impl.options.body_bytes_max), {}, "send smaller chunks"})
+                         .body,
+                     "application/json");
+    }
+  });
+  const auto handler = [&impl](const httplib::Request& from, httplib::Response& to) { impl.answer(from, to); };
+  impl.server.Get(R"(/v1/jobs/[^/]+/state)",
+                  [&impl](const httplib::Request& from, httplib::Response& to) { impl.stream(from, to); });
+  impl.server.Get(R"(/.*)", handler);
+  impl.server.Post(R"(/.*)", handler);
+  impl.server.Put(R"(/.*)", handler);
+  if (impl.options.port == 0) {
+    const int port = impl.server.bind_to_any_port(impl.options.host);
+    if (port <= 0)
+      return fail(ErrorCode::kPortOpen, "cannot listen", impl.options.host, "a free port", {}, "check node.listen");
+    port_ = static_cast<std::uint16_t>(port);
+  } else {
+    if (!impl.server.bind_to_port(impl.options.host, impl.options.port))
+      return fail(ErrorCode::kPortOpen, "cannot listen", impl.options.host + ":" + std::to_string(impl.options.port),
+                  "a free address of this host", "in use or not local", "stop the other program or change node.listen");
+    port_ = impl.options.port;
+  }
+  impl.thread = std::thread([&impl] { impl.server.listen_after_bind(); });
+  return {};
+}
+
+void HttpServer::stop() {
+  if (!impl_->thread.joinable()) return;
+  impl_->server.stop();
+  impl_->thread.join();
+}
+
+std::uint64_t HttpServer::requests() const { return impl_->requests.load(std::memory_order_relaxed); }
+std::uint64_t HttpServer::refused_bodies() const { return impl_->refused_bodies.load(std::memory_order_relaxed); }
+std::uint64_t HttpServer::waits_for_thread() const { return impl_->waits.load(std::memory_order_relaxed); }
+
+}  // namespace gradtap::actors

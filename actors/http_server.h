@@ -1,0 +1,67 @@
+// HttpServer: the listening socket of the gateway, over cpp-httplib.
+//
+// Purpose: keep HTTP out of the actors. It parses nothing but HTTP; paths and bodies go to the handlers as they came.
+// Threads: start and stop by one owner; handlers run on the server's own threads, up to connections_max at once; more
+// connections wait in the kernel's backlog. Invariants: a body above body_bytes_max is refused with 413 before it is
+// read whole; reads and writes have deadlines. Failure behaviour: a handler never throws; what it answers is sent.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+
+#include "actors/http_answer.h"
+#include "common/error.h"
+
+namespace gradtap::actors {
+
+struct HttpServerOptions {
+  std::string host = "127.0.0.1";
+  std::uint16_t port = 0;  // 0: any free one
+  unsigned connections_max = 64;
+  std::size_t body_bytes_max = 16u << 20;
+  unsigned request_timeout_ms = 5000;
+};
+
+struct HttpRequest {
+  std::string method;
+  std::string path;
+  std::map<std::string, std::string> query;
+  std::string session;  // X-Gradtap-Session
+  std::string body;
+};
+
+// Writes a part of a stream; false when the peer has gone.
+using ByteSink = std::function<bool(const char* data, std::size_t count)>;
+
+struct HttpHandlers {
+  std::function<HttpAnswer(HttpRequest&&)> answer;
+  // For GET .../state: prepares (an error becomes the answer), then streams; false aborts the connection, so that a
+  // cut stream is never taken for a whole one.
+  std::function<Result<std::function<bool(const ByteSink&)>>(const HttpRequest&)> stream;
+};
+
+class HttpServer {
+ public:
+  HttpServer(HttpServerOptions options, HttpHandlers handlers);
+  ~HttpServer();
+  HttpServer(const HttpServer&) = delete;
+  HttpServer& operator=(const HttpServer&) = delete;
+
+  [[nodiscard]] Status start();
+  void stop();
+  [[nodiscard]] std::uint16_t port() const { return port_; }
+  [[nodiscard]] std::uint64_t requests() const;
+  [[nodiscard]] std::uint64_t refused_bodies() const;
+  [[nodiscard]] std::uint64_t waits_for_thread() const;  // connections that found every thread busy
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+  std::uint16_t port_ = 0;
+};
+
+}  // namespace gradtap::actors

@@ -1,0 +1,224 @@
+// Interfaces: every actor of the running system and every message it takes, one sentence each.
+//
+// Rules: every actor answers `status`; every request has a finite timeout; whoever dies is reported to the
+// supervisor, which ends the node (the store recovers it). Credits bound every hop: ingress -> assembler by bursts
+// lent, coordinator -> owner by steps bound ahead, owner -> keeper by steps not yet durable.
+#pragma once
+
+#include <caf/all.hpp>
+
+#include "actors/messages.h"
+
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(gradtap::actors::ActorStatus)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(gradtap::actors::Outcome)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(gradtap::actors::HttpAnswer)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(gradtap::actors::SegmentBurstRef)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(gradtap::actors::HandOverPtr)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(gradtap::actors::DrainReport)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(gradtap::actors::OpSizesPtr)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(gradtap::actors::WordQuery)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(gradtap::actors::WordAnswer)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(gradtap::actors::BindOrder)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(gradtap::actors::ContributionPtr)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(gradtap::actors::GoPtr)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(gradtap::actors::Applied)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(gradtap::actors::ShardRecordPtr)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(gradtap::actors::Durable)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(gradtap::actors::StepMessagePtr)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(gradtap::actors::LayoutPtr)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(gradtap::actors::ClientNoticePtr)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(gradtap::actors::SideEntriesPtr)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(gradtap::actors::LineageAnswer)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(gradtap::actors::LineageRecordPtr)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(gradtap::actors::ChunkUploadPtr)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(gradtap::actors::MessagesPostPtr)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(gradtap::actors::OpSummariesPtr)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(gradtap::actors::ClosedOpsPtr)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(gradtap::actors::WiringPtr)
+
+CAF_BEGIN_TYPE_ID_BLOCK(gradtap, first_custom_type_id)
+CAF_ADD_ATOM(gradtap, gradtap::actors, status_atom, "status")
+CAF_ADD_ATOM(gradtap, gradtap::actors, poll_atom, "poll")
+CAF_ADD_ATOM(gradtap, gradtap::actors, credit_atom, "credit")
+CAF_ADD_ATOM(gradtap, gradtap::actors, handover_atom, "handover")
+CAF_ADD_ATOM(gradtap, gradtap::actors, drain_atom, "drain")
+CAF_ADD_ATOM(gradtap, gradtap::actors, closed_atom, "closed")
+CAF_ADD_ATOM(gradtap, gradtap::actors, forget_atom, "forget")
+CAF_ADD_ATOM(gradtap, gradtap::actors, segments_atom, "segments")
+CAF_ADD_ATOM(gradtap, gradtap::actors, sizes_atom, "sizes")
+CAF_ADD_ATOM(gradtap, gradtap::actors, words_atom, "words")
+CAF_ADD_ATOM(gradtap, gradtap::actors, bind_atom, "bind")
+CAF_ADD_ATOM(gradtap, gradtap::actors, wire_atom, "wire")
+CAF_ADD_ATOM(gradtap, gradtap::actors, ops_atom, "ops")
+CAF_ADD_ATOM(gradtap, gradtap::actors, step_atom, "step")
+CAF_ADD_ATOM(gradtap, gradtap::actors, layout_atom, "layout")
+CAF_ADD_ATOM(gradtap, gradtap::actors, notice_atom, "notice")
+CAF_ADD_ATOM(gradtap, gradtap::actors, applied_atom, "applied")
+CAF_ADD_ATOM(gradtap, gradtap::actors, durable_atom, "durable")
+CAF_ADD_ATOM(gradtap, gradtap::actors, tick_atom, "tick")
+CAF_ADD_ATOM(gradtap, gradtap::actors, digests_atom, "digests")
+CAF_ADD_ATOM(gradtap, gradtap::actors, contrib_atom, "contrib")
+CAF_ADD_ATOM(gradtap, gradtap::actors, go_atom, "go")
+CAF_ADD_ATOM(gradtap, gradtap::actors, record_atom, "record")
+CAF_ADD_ATOM(gradtap, gradtap::actors, flush_atom, "flush")
+CAF_ADD_ATOM(gradtap, gradtap::actors, side_atom, "side")
+CAF_ADD_ATOM(gradtap, gradtap::actors, lineage_atom, "lineage")
+CAF_ADD_ATOM(gradtap, gradtap::actors, attach_atom, "attach")
+CAF_ADD_ATOM(gradtap, gradtap::actors, attached_atom, "attached")
+CAF_ADD_ATOM(gradtap, gradtap::actors, chunk_atom, "chunk")
+CAF_ADD_ATOM(gradtap, gradtap::actors, post_atom, "post")
+CAF_ADD_ATOM(gradtap, gradtap::actors, detach_atom, "detach")
+CAF_ADD_ATOM(gradtap, gradtap::actors, ask_atom, "ask")
+CAF_ADD_ATOM(gradtap, gradtap::actors, watch_atom, "watch")
+CAF_ADD_ATOM(gradtap, gradtap::actors, shards_atom, "shards")
+CAF_END_TYPE_ID_BLOCK(gradtap)
+
+namespace gradtap::actors {
+
+// One detached actor per receive queue: polls frames, decodes them, lends bursts of segments to assemblers.
+using IngressActor = caf::typed_actor<
+    // Poll once more; sent by the actor to itself, at once while frames come, later and later while none do.
+    caf::reacts_to<poll_atom>,
+    // An assembler returns a burst that it has consumed, and with it the credit.
+    caf::reacts_to<credit_atom, SegmentBurstRef>,
+    // Another queue saw frames of a flow that belongs here.
+    caf::reacts_to<handover_atom, HandOverPtr>,
+    // Poll until the queue is empty, then stop waiting for the holes of every flow: what is missing will not come.
+    caf::replies_to<drain_atom>::with<DrainReport>,
+    // An assembler has proven, by counting to the end, where ops of these flows began.
+    caf::reacts_to<closed_atom, ClosedOpsPtr>,
+    // Ops of a communicator below a tag are done with.
+    caf::reacts_to<forget_atom, std::uint32_t, std::uint32_t>,
+    // The assemblers and the other queues, once all of them exist.
+    caf::reacts_to<wire_atom, WiringPtr>,
+    // What the decoder and the credits have counted.
+    caf::replies_to<status_atom>::with<ActorStatus>>;
+
+// Several per node; which op goes to which is a guess that only spreads the load: copies payload once to its place.
+using AssemblerActor = caf::typed_actor<
+    // Segments of one burst; the actor returns the burst to its ingress actor.
+    caf::reacts_to<segments_atom, SegmentBurstRef>,
+    // The sizes that ops may have, as far as layouts are known.
+    caf::reacts_to<sizes_atom, OpSizesPtr>,
+    // The bits at some offsets of an op (the witness's positions), and what of it is missing.
+    caf::replies_to<words_atom, WordQuery>::with<WordAnswer>,
+    // An op is a bucket of a step: hand its bytes to the owners.
+    caf::replies_to<bind_atom, BindOrder>::with<Outcome>,
+    // Ops of a communicator below a tag are done with: free them.
+    caf::reacts_to<forget_atom, std::uint32_t, std::uint32_t>,
+    // The coordinator, owners and ingress actors in force.
+    caf::reacts_to<wire_atom, WiringPtr>,
+    // Ops, bytes, duplicates, conflicts, limbo.
+    caf::replies_to<status_atom>::with<ActorStatus>>;
+
+// One per job: binds ops to steps by count, interval and witness, and gives the go. Bytes never pass it.
+using CoordinatorActor = caf::typed_actor<
+    // What assemblers know about ops, whenever it changed.
+    caf::reacts_to<ops_atom, OpSummariesPtr>,
+    // The authoritative rank committed a step.
+    caf::reacts_to<step_atom, StepMessagePtr>,
+    // A layout by value, in force or predicted.
+    caf::reacts_to<layout_atom, LayoutPtr>,
+    // The client declared steps lost, or left.
+    caf::reacts_to<notice_atom, ClientNoticePtr>,
+    // A shard applied a step.
+    caf::reacts_to<applied_atom, Applied>,
+    // A shard's step is durable.
+    caf::reacts_to<durable_atom, Durable>,
+    // Time has passed: deadlines are looked at.
+    caf::reacts_to<tick_atom>,
+    // The owners, assemblers and ingress actors in force.
+    caf::reacts_to<wire_atom, WiringPtr>,
+    // State roots of the steps from..to, as JSON.
+    caf::replies_to<digests_atom, std::uint64_t, std::uint64_t>::with<HttpAnswer>,
+    // The four numbers, the gaps and the counters of binding.
+    caf::replies_to<status_atom>::with<ActorStatus>>;
+
+// One per shard: holds the shard at step s-1, applies s iff the go and every byte are there.
+using OwnerActor = caf::typed_actor<
+    // Proven bytes of a bucket.
+    caf::reacts_to<contrib_atom, ContributionPtr>,
+    // The scalars of a step whose buckets are all proven.
+    caf::reacts_to<go_atom, GoPtr>,
+    // A step of this shard is durable.
+    caf::reacts_to<durable_atom, Durable>,
+    // The coordinator and keeper in force; the owner then makes its base version durable if it is not yet.
+    caf::reacts_to<wire_atom, WiringPtr>,
+    // Version, durable step, digest, as JSON.
+    caf::replies_to<status_atom>::with<ActorStatus>>;
+
+// One detached actor per node that owns the store: makes steps durable in groups; the only one that waits for a disk.
+using KeeperActor = caf::typed_actor<
+    // A shard's step is to become durable; answered by `durable` to its owner and to the coordinator.
+    caf::reacts_to<record_atom, ShardRecordPtr, OwnerActor>,
+    // Commit what has gathered; sent by the actor to itself.
+    caf::reacts_to<flush_atom>,
+    // Side values are to become durable, in one synced batch.
+    caf::replies_to<side_atom, SideEntriesPtr>::with<Outcome>,
+    // The lineage of a run: the same number for the same run_nonce.
+    caf::replies_to<lineage_atom, LineageRecordPtr>::with<LineageAnswer>,
+    // The lineage's record is to be replaced (the recipe is known now).
+    caf::replies_to<record_atom, LineageRecordPtr>::with<Outcome>,
+    // The coordinator in force.
+    caf::reacts_to<wire_atom, WiringPtr>,
+    // Commits, bytes, errors, free space.
+    caf::replies_to<status_atom>::with<ActorStatus>>;
+
+// One per job: sessions, attach, baseline and step messages as the trainer sends them.
+using SideChannelActor = caf::typed_actor<
+    // POST attach.
+    caf::replies_to<attach_atom, MessagesPostPtr>::with<HttpAnswer>,
+    // GET attach/SESSION: how far the attach is.
+    caf::replies_to<attached_atom, std::string>::with<HttpAnswer>,
+    // PUT chunks: baseline or probe.
+    caf::replies_to<chunk_atom, ChunkUploadPtr>::with<HttpAnswer>,
+    // POST messages.
+    caf::replies_to<post_atom, MessagesPostPtr>::with<HttpAnswer>,
+    // POST detach.
+    caf::replies_to<detach_atom, MessagesPostPtr>::with<HttpAnswer>,
+    // The coordinator wants the body of the layout with this id (hex) again.
+    caf::reacts_to<ask_atom, std::string>,
+    // Every shard's base version is durable: the attach is complete.
+    caf::reacts_to<durable_atom, std::uint64_t>,
+    // Sessions, lineage, queue.
+    caf::replies_to<status_atom>::with<ActorStatus>>;
+
+// One per node: answers for everybody with a deadline; who does not answer in time is listed as absent.
+using AdminActor = caf::typed_actor<
+    // Node and jobs: GET /v1/status.
+    caf::replies_to<status_atom, std::string>::with<HttpAnswer>,
+    // The shards of the job: GET /v1/jobs/J/shards.
+    caf::replies_to<shards_atom>::with<HttpAnswer>,
+    // State roots: GET /v1/jobs/J/digests.
+    caf::replies_to<digests_atom, std::uint64_t, std::uint64_t>::with<HttpAnswer>,
+    // The actors in force.
+    caf::reacts_to<wire_atom, WiringPtr>,
+    // The admin actor's own counters.
+    caf::replies_to<status_atom>::with<ActorStatus>>;
+
+// One per node: carries HTTP to the actors.
+using GatewayActor = caf::typed_actor<
+    // Requests, refusals.
+    caf::replies_to<status_atom>::with<ActorStatus>>;
+
+// One per node: every other actor is watched here; an unexpected death ends the node.
+using SupervisorActor = caf::typed_actor<
+    // Watch this actor under this name.
+    caf::reacts_to<watch_atom, caf::strong_actor_ptr, std::string>,
+    // Who is watched, who died.
+    caf::replies_to<status_atom>::with<ActorStatus>>;
+
+// The actors in force, told to everybody whenever one of them changes (a new lineage brings a new coordinator and new
+// owners). Immutable.
+struct Wiring {
+  std::vector<IngressActor> ingress;
+  std::vector<AssemblerActor> assemblers;
+  CoordinatorActor coordinator;
+  std::vector<OwnerActor> owners;
+  KeeperActor keeper;
+  SideChannelActor side_channel;
+  GatewayActor gateway;
+  SupervisorActor supervisor;
+};
+
+}  // namespace gradtap::actors

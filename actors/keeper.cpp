@@ -1,0 +1,170 @@
+#include "actors/keeper.h"
+
+#include <algorithm>
+#include <deque>
+#include <map>
+
+#include <nlohmann/json.hpp>
+
+namespace gradtap::actors {
+
+namespace {
+
+struct Queued {
+  ShardRecordPtr record;
+  OwnerActor owner;
+};
+
+struct KeeperState {
+  static inline const char* name = "keeper";
+  KeeperOptions options;
+  LineageId lineage = 0;
+  std::deque<Queued> queue;
+  bool flush_scheduled = false;
+  std::uint64_t retry_ms = 0;
+  CoordinatorActor coordinator;
+  std::map<ShardId, StepNumber> durable;
+  // counters
+  std::uint64_t commits = 0;
+  std::uint64_t shard_records = 0;
+  std::uint64_t log_bytes = 0;
+  std::uint64_t full_bytes = 0;
+  std::uint64_t side_batches = 0;
+  std::uint64_t failures = 0;
+  std::string last_error;
+};
+
+using KeeperPointer = KeeperActor::stateful_pointer<KeeperState>;
+
+void schedule_flush(KeeperPointer self) {
+  KeeperState& state = self->state;
+  if (state.flush_scheduled) return;
+  state.flush_scheduled = true;
+  if (state.retry_ms == 0)
+    self->send(self, flush_atom_v);
+  else
+    self->delayed_send(self, std::chrono::milliseconds(state.retry_ms), flush_atom_v);
+}
+
+// All shards have a base version only once each of them was committed; retention waits for that.
+StepNumber lowest_durable(const KeeperState& state) {
+  StepNumber lowest = ~StepNumber{0};
+  for (const auto& [shard, step] : state.durable) lowest = std::min(lowest, step);
+  return lowest;
+}
+
+void commit_group(KeeperPointer self) {
+  KeeperState& state = self->state;
+  storage::StepCommit commit;
+  commit.job = state.options.job;
+  commit.lineage = state.lineage;
+  commit.step = state.queue.front().record->step;
+  bool with_full = false;
+  std::vector<Queued> group;
+  for (const Queued& queued : state.queue) {
+    if (queued.record->step != commit.step) continue;
+    group.push_back(queued);
+    commit.shards.push_back(queued.record->commit);
+    with_full = with_full || !queued.record->commit.full.empty();
+  }
+  const Status done = state.options.store->commit(commit);
+  if (!done) {
+    ++state.failures;
+    state.last_error = done.error().text();
+    state.retry_ms = std::min(state.options.retry_ms_max, std::max<std::uint64_t>(200, state.retry_ms * 2));
+    if (state.coordinator)
+      self->send(state.coordinator, durable_atom_v, Durable{group.front().record->commit.shard, commit.step,
+                                                            Outcome{false, done.error()}});
+    return;
+  }
+  state.retry_ms = 0;
+  ++state.commits;
+  for (const Queued& queued : group) {
+    ++state.shard_records;
+    for (const ByteSpan& span : queued.record->commit.log) state.log_bytes += span.size();
+    for (const auto& part : queued.record->commit.full)
+      for (const ByteSpan& span : part.bytes) state.full_bytes += span.size();
+    const ShardId shard = queued.record->commit.shard;
+    state.durable[shard] = commit.step;
+    const Durable message{shard, commit.step, {}};
+    self->send(queued.owner, durable_atom_v, message);
+    if (state.coordinator) self->send(state.coordinator, durable_atom_v, message);
+  }
+  std::erase_if(state.queue, [&](const Queued& queued) { return queued.record->step == commit.step; });
+  if (with_full) {
+    const auto report =
+        state.options.store->retain(state.options.job, state.lineage, lowest_durable(state), state.options.keep_fulls);
+    if (!report) {
+      ++state.failures;
+      state.last_error = report.error().text();
+    }
+  }
+}
+
+KeeperActor::behavior_type keeper(KeeperPointer self, const KeeperOptions& options) {
+  self->state.options = options;
+  return {
+      [self](record_atom, const ShardRecordPtr& record, const OwnerActor& owner) {
+        self->state.queue.push_back({record, owner});
+        schedule_flush(self);
+      },
+      [self](flush_atom) {
+        self->state.flush_scheduled = false;
+        if (self->state.queue.empty()) return;
+        commit_group(self);
+        if (!self->state.queue.empty()) schedule_flush(self);
+      },
+      [self](side_atom, const SideEntriesPtr& entries) -> Outcome {
+        const Status done = self->state.options.store->put_side(entries->entries, true);
+        if (!done) {
+          ++self->state.failures;
+          self->state.last_error = done.error().text();
+          return {false, done.error()};
+        }
+        ++self->state.side_batches;
+        return {};
+      },
+      [self](lineage_atom, const LineageRecordPtr& record) -> LineageAnswer {
+        auto lineage = self->state.options.store->open_lineage(*record);
+        if (!lineage) return {{false, lineage.error()}, {}};
+        if (!lineage->superseded && lineage->id != self->state.lineage) {
+          self->state.lineage = lineage->id;
+          // Records of the superseded lineage will not be asked for again.
+          self->state.queue.clear();
+          self->state.durable.clear();
+        }
+        return {{}, *lineage};
+      },
+      [self](record_atom, const LineageRecordPtr& record) -> Outcome {
+        const Status done = self->state.options.store->put_lineage(*record);
+        if (!done) return {false, done.error()};
+        self->state.lineage = record->lineage;
+        return {};
+      },
+      [self](wire_atom, const WiringPtr& wiring) { self->state.coordinator = wiring->coordinator; },
+      [self](status_atom) {
+        const KeeperState& state = self->state;
+        const auto free_bytes = state.options.store->free_bytes();
+        const nlohmann::json body = {{"lineage", state.lineage},
+                                     {"queue", state.queue.size()},
+                                     {"commits", state.commits},
+                                     {"shard_records", state.shard_records},
+                                     {"log_bytes", state.log_bytes},
+                                     {"full_bytes", state.full_bytes},
+                                     {"side_batches", state.side_batches},
+                                     {"failures", state.failures},
+                                     {"retry_ms", state.retry_ms},
+                                     {"last_error", state.last_error},
+                                     {"free_bytes", free_bytes ? *free_bytes : 0}};
+        return ActorStatus{KeeperState::name, body.dump()};
+      },
+  };
+}
+
+}  // namespace
+
+KeeperActor spawn_keeper(caf::actor_system& system, KeeperOptions options) {
+  return system.spawn<caf::detached>(keeper, std::move(options));
+}
+
+}  // namespace gradtap::actors

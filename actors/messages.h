@@ -1,0 +1,192 @@
+// Messages: the plain values that actors of one node send each other.
+//
+// Ownership: bursts travel as raw pointers under a protocol (lent by the ingress actor, returned with the credit);
+// everything large and immutable travels as shared_ptr<const T>, once per op, step or burst, never per packet.
+// None of these crosses nodes: CAF would deliver them empty there.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "actors/http_answer.h"
+#include "common/error.h"
+#include "common/gap_reason.h"
+#include "common/ids.h"
+#include "dataplane/binding.h"
+#include "dataplane/decoder.h"
+#include "dataplane/op_window.h"
+#include "dataplane/port.h"
+#include "replica/hyper.h"
+#include "replica/layout.h"
+#include "replica/shard.h"
+#include "storage/shard_store.h"
+
+namespace gradtap::actors {
+
+// Answer to a status request: the actor's name and a JSON object.
+struct ActorStatus {
+  std::string name;
+  std::string json = "{}";
+};
+
+// The outcome of a request that yields nothing else.
+struct Outcome {
+  bool ok = true;
+  Error error;
+};
+
+inline constexpr std::size_t kBurstFrames = 32;
+
+struct Wiring;  // interfaces.h: the actors in force
+using WiringPtr = std::shared_ptr<const Wiring>;
+
+// Frames of one poll. Lives until every SegmentBurst cut from it has come home. Only the ingress actor that polled
+// it touches `references`.
+struct FrameBurst {
+  std::array<dataplane::Frame, kBurstFrames> frames;
+  std::uint16_t count = 0;
+  std::uint32_t references = 0;
+};
+
+// Segments of one FrameBurst for one assembler: lent until returned with the credit.
+struct SegmentBurst {
+  FrameBurst* frames = nullptr;
+  std::uint16_t home_queue = 0;
+  std::uint16_t assembler = 0;
+  std::vector<dataplane::Segment> segments;
+  std::vector<std::uint8_t> owned;  // bytes of segments that were stored out of order
+};
+struct SegmentBurstRef {
+  SegmentBurst* burst = nullptr;
+};
+
+// Frames whose flow another queue owns; the receiver decodes and releases them.
+struct HandOver {
+  std::vector<dataplane::Frame> frames;
+};
+using HandOverPtr = std::shared_ptr<const HandOver>;
+
+// What an ingress actor had to say when it found its queue empty and gave up waiting for holes.
+struct DrainReport {
+  std::uint16_t queue = 0;
+  std::uint64_t frames = 0;  // polled so far
+};
+
+// Sizes (bytes) that ops of the job may have.
+using OpSizesPtr = std::shared_ptr<const std::vector<std::uint64_t>>;
+
+// Asks an assembler for the bits of 32-bit words of an op, taken to be op_bytes long.
+struct WordQuery {
+  dataplane::OpKey op;
+  std::uint64_t op_bytes = 0;
+  std::vector<std::uint64_t> byte_offsets;
+};
+struct WordAnswer {
+  std::vector<std::optional<std::uint32_t>> words;  // empty where the bytes are not there
+  std::vector<Interval> missing;                    // of [0, op_bytes)
+};
+
+// The coordinator's decision: this op is this bucket of this step. The assembler cuts its bytes along `slices` and
+// hands them to the shard owners.
+struct BindOrder {
+  dataplane::OpKey op;
+  std::uint64_t op_bytes = 0;
+  StepNumber step = 0;
+  std::uint32_t bucket = 0;
+  std::shared_ptr<const std::vector<replica::Slice>> slices;
+};
+
+// Proven bytes of one bucket for one shard. `bytes` keeps the op alive.
+struct Contribution {
+  StepNumber step = 0;
+  std::uint32_t bucket = 0;
+  ShardId shard = 0;
+  std::shared_ptr<const dataplane::OpBytes> bytes;
+  std::vector<replica::Slice> slices;  // those of this shard
+};
+using ContributionPtr = std::shared_ptr<const Contribution>;
+
+// The coordinator's go for a step: every bucket is bound, covered and witnessed.
+struct Go {
+  replica::StepScalars scalars;
+};
+using GoPtr = std::shared_ptr<const Go>;
+
+// A shard owner applied a step, or could not.
+struct Applied {
+  ShardId shard = 0;
+  StepNumber step = 0;
+  Sha256 digest{};
+  Outcome outcome;
+};
+
+// What an owner gives the keeper to make durable. The keep-alives hold the bytes that the spans point to.
+struct ShardRecord {
+  StepNumber step = 0;
+  storage::ShardCommit commit;
+  std::vector<std::shared_ptr<const void>> keep_alive;
+};
+using ShardRecordPtr = std::shared_ptr<const ShardRecord>;
+
+// A shard's step is durable, or could not be made so (the keeper tries again).
+struct Durable {
+  ShardId shard = 0;
+  StepNumber step = 0;
+  Outcome outcome;
+};
+
+// A step message of the authoritative rank, parsed and checked.
+struct StepMessage {
+  StepNumber step = 0;
+  LayoutId layout{};
+  std::uint64_t interval_from = 0;
+  std::uint64_t interval_to = 0;
+  std::uint32_t micro_steps = 1;
+  std::uint32_t synced_backwards = 1;
+  replica::StepScalars scalars;
+  std::map<std::uint32_t, std::array<std::uint32_t, 8>> witness;  // bucket -> bits of its 8 positions
+};
+using StepMessagePtr = std::shared_ptr<const StepMessage>;
+using LayoutPtr = std::shared_ptr<const replica::Layout>;
+
+// What the client said about itself: steps that will never come, or that it has gone.
+struct ClientNotice {
+  std::vector<StepNumber> dropped_steps;
+  bool detached = false;
+  std::string reason;
+};
+using ClientNoticePtr = std::shared_ptr<const ClientNotice>;
+
+struct SideEntries {
+  std::vector<storage::SideEntry> entries;
+};
+using SideEntriesPtr = std::shared_ptr<const SideEntries>;
+
+struct LineageAnswer {
+  Outcome outcome;
+  storage::Lineage lineage;
+};
+using LineageRecordPtr = std::shared_ptr<const schema::LineageRecord>;
+
+// A chunk of the baseline or of the probe as it was uploaded.
+struct ChunkUpload {
+  std::string session;
+  std::string id;
+  std::uint32_t number = 0;
+  std::string body;
+};
+using ChunkUploadPtr = std::shared_ptr<const ChunkUpload>;
+
+struct MessagesPost {
+  std::string session;
+  std::string body;
+};
+using MessagesPostPtr = std::shared_ptr<const MessagesPost>;
+
+}  // namespace gradtap::actors

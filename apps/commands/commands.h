@@ -1,0 +1,33 @@
+// The commands of `gradtap`, one function each; every one returns the process's exit code.
+//
+// Exit codes: 0 done; 1 the answer is a failure (an incomplete capture, a missing step); 2 wrong usage or a node that
+// does not answer.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace gradtap::commands {
+
+struct Common {
+  std::string endpoint = "http://127.0.0.1:7700";
+  std::string job;  // empty: the node's only job
+  bool json = false;
+};
+
+int status(const Common& common, bool watch, unsigned interval_ms);
+int shards(const Common& common);
+int digests(const Common& common, std::uint64_t from, std::uint64_t to);
+int events(const Common& common);
+int export_state(const Common& common, std::uint64_t step, const std::string& file, bool optimizer);
+
+struct InspectOptions {
+  std::string file;
+  std::string dump_directory;  // empty: no dump
+  std::string ranks;           // comma-separated addresses in rank order; empty: addresses in ascending order
+  bool json = false;
+  bool required_checksums = false;
+};
+int inspect(const InspectOptions& options);
+
+}  // namespace gradtap::commands

@@ -1,0 +1,94 @@
+#include "apps/commands/node_client.h"
+
+#include <httplib.h>
+
+namespace gradtap::commands {
+
+namespace {
+
+Error from_answer(const std::string& endpoint, const std::string& path, int status, const std::string& body) {
+  Error error{ErrorCode::kPeerUnreachable, "the node refused the request", endpoint + path, "status 200",
+              "status " + std::to_string(status), "see the node's log"};
+  const auto document = nlohmann::json::parse(body, nullptr, false);
+  if (!document.is_object() || !document.contains("error") || !document["error"].is_object()) return error;
+  const auto& fields = document["error"];
+  auto text = [&](const char* key, std::string& target) {
+    if (fields.contains(key) && fields[key].is_string()) target = fields[key].get<std::string>();
+  };
+  if (fields.contains("code") && fields["code"].is_number_unsigned())
+    error.code = static_cast<ErrorCode>(fields["code"].get<unsigned>());
+  text("what", error.what);
+  text("where", error.where);
+  text("expected", error.expected);
+  text("actual", error.actual);
+  text("remedy", error.remedy);
+  return error;
+}
+
+httplib::Client connect(const std::string& endpoint, unsigned timeout_ms) {
+  httplib::Client client(endpoint);
+  const time_t seconds = timeout_ms / 1000;
+  const time_t microseconds = static_cast<time_t>(timeout_ms % 1000) * 1000;
+  client.set_connection_timeout(seconds, microseconds);
+  client.set_read_timeout(seconds, microseconds);
+  client.set_write_timeout(seconds, microseconds);
+  return client;
+}
+
+std::unexpected<Error> unreachable(const std::string& endpoint, const httplib::Result& result) {
+  return fail(ErrorCode::kPeerUnreachable, "the node does not answer", endpoint, "an HTTP answer",
+              httplib::to_string(result.error()), "start gradtapd there, or pass another --endpoint");
+}
+
+}  // namespace
+
+NodeClient::NodeClient(std::string endpoint, unsigned timeout_ms)
+    : endpoint_(std::move(endpoint)), timeout_ms_(timeout_ms) {
+  if (endpoint_.find("://") == std::string::npos) endpoint_ = "http://" + endpoint_;
+}
+
+Result<nlohmann::json> NodeClient::get(const std::string& path) const {
+  httplib::Client client = connect(endpoint_, timeout_ms_);
+  const auto result = client.Get(path);
+  if (!result) return unreachable(endpoint_, result);
+  if (result->status != 200) return std::unexpected(from_answer(endpoint_, path, result->status, result->body));
+  auto document = nlohmann::json::parse(result->body, nullptr, false);
+  if (document.is_discarded())
+    return fail(ErrorCode::kRequestMalformed, "the node's answer is not JSON", endpoint_ + path, "JSON",
+                result->body.substr(0, 60), "check that the endpoint is a gradtap node");
+  return document;
+}
+
+Status NodeClient::download(const std::string& path, const std::function<bool(std::string_view)>& sink) const {
+  httplib::Client client = connect(endpoint_, timeout_ms_);
+  client.set_read_timeout(60, 0);  // rebuilding a large state from the log takes a while before the first byte
+  int status = 0;
+  std::string refusal;
+  const auto result = client.Get(
+      path,
+      [&](const httplib::Response& response) {
+        status = response.status;
+        return true;
+      },
+      [&](const char* data, std::size_t count) {
+        if (status == 200) return sink({data, count});
+        if (refusal.size() < 64 * 1024) refusal.append(data, count);
+        return true;
+      });
+  if (!result) return unreachable(endpoint_, result);
+  if (status != 200) return std::unexpected(from_answer(endpoint_, path, status, refusal));
+  return {};
+}
+
+Result<std::string> NodeClient::job_or_only(const std::string& name) const {
+  if (!name.empty()) return name;
+  auto status = get("/v1/status");
+  if (!status) return std::unexpected(status.error());
+  const auto jobs = status->value("jobs", nlohmann::json::array());
+  if (jobs.size() != 1 || !jobs[0].contains("job") || !jobs[0]["job"].is_string())
+    return fail(ErrorCode::kJobUnknown, "the node has not exactly one job", endpoint_, "one job",
+                std::to_string(jobs.size()), "name it with --job");
+  return jobs[0]["job"].get<std::string>();
+}
+
+}  // namespace gradtap::commands

@@ -1,0 +1,33 @@
+// NodeClient: reads answers of a node's gateway over HTTP.
+//
+// Purpose: the one place of the command line that speaks HTTP. Every request has a deadline. An answer that is not the
+// JSON it should be is an error that names the endpoint. One thread.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <string_view>
+
+#include <nlohmann/json.hpp>
+
+#include "common/error.h"
+
+namespace gradtap::commands {
+
+class NodeClient {
+ public:
+  explicit NodeClient(std::string endpoint, unsigned timeout_ms = 2000);
+
+  // GET of a JSON document.
+  [[nodiscard]] Result<nlohmann::json> get(const std::string& path) const;
+  // GET of a byte stream; sink returns false to stop (a full disk).
+  [[nodiscard]] Status download(const std::string& path, const std::function<bool(std::string_view)>& sink) const;
+  // The job to speak of: `name`, or the only job of the node when name is empty.
+  [[nodiscard]] Result<std::string> job_or_only(const std::string& name) const;
+
+ private:
+  std::string endpoint_;
+  unsigned timeout_ms_;
+};
+
+}  // namespace gradtap::commands

@@ -1,0 +1,139 @@
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdio>
+#include <thread>
+
+#include <fmt/format.h>
+
+#include "apps/commands/commands.h"
+#include "apps/commands/node_client.h"
+
+namespace gradtap::commands {
+
+namespace {
+
+std::uint64_t number(const nlohmann::json& object, const char* key) {
+  const auto it = object.find(key);
+  return it != object.end() && it->is_number_unsigned() ? it->get<std::uint64_t>() : 0;
+}
+
+std::string text(const nlohmann::json& object, const char* key) {
+  const auto it = object.find(key);
+  return it != object.end() && it->is_string() ? it->get<std::string>() : std::string();
+}
+
+void print_job(const nlohmann::json& job) {
+  fmt::print("job {}  lineage {}  state {}  shards {}\n", text(job, "job"), number(job, "lineage"), text(job, "state"),
+             number(job, "shards"));
+  fmt::print("  {:>10} {:>10} {:>10} {:>10} {:>10}\n", "training", "verified", "durable", "published", "lag_steps");
+  const std::uint64_t training = number(job, "training");
+  const std::uint64_t verified = number(job, "verified");
+  fmt::print("  {:>10} {:>10} {:>10} {:>10} {:>10}\n", training, verified, number(job, "durable"),
+             number(job, "published"), training - std::min(training, verified));
+  if (job.contains("regressed_from")) fmt::print("  regressed from {}\n", job["regressed_from"].dump());
+  for (const auto& gap : job.value("gaps", nlohmann::json::array())) {
+    if (!gap.is_object()) continue;
+    fmt::print("  {} ({}) since step {}: {}", text(gap, "name"), number(gap, "reason"), number(gap, "since_step"),
+               text(gap, "evidence"));
+    if (const auto action = text(gap, "action"); !action.empty()) fmt::print(" -> {}", action);
+    fmt::print("\n");
+  }
+  for (const auto& warning : job.value("warnings", nlohmann::json::array()))
+    if (warning.is_string()) fmt::print("  warning: {}\n", warning.get<std::string>());
+}
+
+int print_once(const Common& common) {
+  const NodeClient client(common.endpoint);
+  const auto answer = client.get("/v1/status");
+  if (!answer) {
+    fmt::print(stderr, "{}\n", answer.error().text());
+    return 2;
+  }
+  if (common.json) {
+    fmt::print("{}\n", answer->dump(1));
+    return 0;
+  }
+  fmt::print("node {}  up {} s  tap {}\n", text(*answer, "node"), number(*answer, "uptime_s"), text(*answer, "tap"));
+  for (const auto& job : answer->value("jobs", nlohmann::json::array()))
+    if (job.is_object() && (common.job.empty() || text(job, "job") == common.job)) print_job(job);
+  return 0;
+}
+
+}  // namespace
+
+int status(const Common& common, bool watch, unsigned interval_ms) {
+  if (!watch) return print_once(common);
+  for (;;) {
+    if (isatty(STDOUT_FILENO) != 0) fmt::print("\x1b[H\x1b[2J");
+    (void)print_once(common);  // an unreachable node is shown and asked again
+    std::fflush(stdout);
+    std::this_thread::sleep_for(std::chrono::milliseconds(interval_ms));
+  }
+}
+
+int shards(const Common& common) {
+  const NodeClient client(common.endpoint);
+  const auto job = client.job_or_only(common.job);
+  if (!job) {
+    fmt::print(stderr, "{}\n", job.error().text());
+    return 2;
+  }
+  const auto answer = client.get("/v1/jobs/" + *job + "/shards");
+  if (!answer) {
+    fmt::print(stderr, "{}\n", answer.error().text());
+    return 2;
+  }
+  if (common.json) {
+    fmt::print("{}\n", answer->dump(1));
+    return 0;
+  }
+  fmt::print("{:>6} {:>10} {:>9} {:>9} {:>9} {:>9} {:<9} {}\n", "shard", "elements", "version", "durable", "full",
+             "log_from", "state", "digest");
+  for (const auto& shard : answer->value("shards", nlohmann::json::array()))
+    fmt::print("{:>6} {:>10} {:>9} {:>9} {:>9} {:>9} {:<9} {}\n", number(shard, "shard"), number(shard, "elements"),
+               number(shard, "version"), number(shard, "durable"), number(shard, "full"), number(shard, "log_from"),
+               text(shard, "state"), text(shard, "digest").substr(0, 16));
+  for (const auto& absent : answer->value("absent", nlohmann::json::array()))
+    fmt::print("absent: {}\n", absent.dump());
+  return 0;
+}
+
+int digests(const Common& common, std::uint64_t from, std::uint64_t to) {
+  const NodeClient client(common.endpoint);
+  const auto job = client.job_or_only(common.job);
+  if (!job) {
+    fmt::print(stderr, "{}\n", job.error().text());
+    return 2;
+  }
+  const auto answer = client.get(fmt::format("/v1/jobs/{}/digests?from={}&to={}", *job, from, to));
+  if (!answer) {
+    fmt::print(stderr, "{}\n", answer.error().text());
+    return 2;
+  }
+  if (common.json) {
+    fmt::print("{}\n", answer->dump());
+    return 0;
+  }
+  for (const auto& entry : answer->value("digests", nlohmann::json::array()))
+    fmt::print("{:>8} {}\n", number(entry, "step"), text(entry, "root"));
+  return 0;
+}
+
+int events(const Common& common) {
+  const NodeClient client(common.endpoint);
+  const auto answer = client.get("/v1/events?from=0");
+  if (!answer) {
+    fmt::print(stderr, "{}\n", answer.error().text());
+    return 2;
+  }
+  if (common.json) {
+    fmt::print("{}\n", answer->dump(1));
+    return 0;
+  }
+  for (const auto& event : answer->value("events", nlohmann::json::array()))
+    fmt::print("{:>6} {:<7} {}\n", number(event, "seq"), text(event, "level"), text(event, "text"));
+  return 0;
+}
+
+}  // namespace gradtap::commands
