@@ -44,6 +44,16 @@ std::string_view error_name(ErrorCode code) {
       return "SEGMENT_REJECTED";
     case ErrorCode::kUnknownEndpoint:
       return "UNKNOWN_ENDPOINT";
+    case ErrorCode::kOpUnknown:
+      return "OP_UNKNOWN";
+    case ErrorCode::kOpIncomplete:
+      return "OP_INCOMPLETE";
+    case ErrorCode::kOpConflict:
+      return "OP_CONFLICT";
+    case ErrorCode::kOpSizeMismatch:
+      return "OP_SIZE_MISMATCH";
+    case ErrorCode::kOpAlreadyBound:
+      return "OP_ALREADY_BOUND";
     case ErrorCode::kSchemaInvalid:
       return "SCHEMA_INVALID";
     case ErrorCode::kLayoutInvalid:

@@ -37,6 +37,11 @@ enum class ErrorCode : std::uint16_t {
   kScheduleImpossible = 205,
   kSegmentRejected = 206,
   kUnknownEndpoint = 207,
+  kOpUnknown = 220,
+  kOpIncomplete = 221,
+  kOpConflict = 222,
+  kOpSizeMismatch = 223,
+  kOpAlreadyBound = 224,
   // replica
   kSchemaInvalid = 300,
   kLayoutInvalid = 301,
