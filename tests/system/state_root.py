@@ -32,8 +32,8 @@ def block_digest(words):
     return struct.pack("<QQ", *sums)
 
 
-def state_root(parameters, shard_elements):
-    """parameters: for each in canonical order ([flat uint32 array or None for each kind], step counter)."""
+def digests(parameters, shard_elements):
+    """(root, shard digests) in hex. parameters: for each in canonical order ([flat uint32 array or None for each kind], step counter)."""
     shards, current, elements = [], hashlib.sha256(), 0
     for kinds, counter in parameters:
         size = len(kinds[0])
@@ -47,4 +47,4 @@ def state_root(parameters, shard_elements):
                 current, elements = hashlib.sha256(), 0
     if elements:
         shards.append(current.digest())
-    return hashlib.sha256(b"".join(shards)).hexdigest()
+    return hashlib.sha256(b"".join(shards)).hexdigest(), [s.hex() for s in shards]

@@ -1,14 +1,15 @@
 #!/usr/bin/python3
 """The training job of the live tests and of the demo: a small GPT (or an MLP) on text, DDP over gloo.
 
-One process a rank. Rank 0 writes, into --out: roots.jsonl (the state root after every step), commit_us.json (thread
-CPU time of every commit), final/ (every parameter and moment as raw float32, and meta.json). With --attach the job
-is tapped by gradtap; without it the same job runs alone.
+One process a rank. Rank 0 writes, into --out: roots.jsonl (state root and shard digests after every step) and final/
+(every parameter and moment as raw float32, and meta.json); every rank writes rankN.json (losses, thread CPU time of
+every commit, peak memory, buckets). With --attach the job is tapped by gradtap; without it the same job runs alone.
 """
 import argparse
 import json
 import math
 import os
+import resource
 import sys
 import time
 
@@ -171,8 +172,9 @@ class State:
         state = self.optimizer.state.get(parameter, {})
         return [self._flat(parameter)] + [self._flat(state.get(kind)) for kind in self.kinds]
 
-    def root(self):
-        return state_root.state_root(
+    def digests(self):
+        """(root, shard digests)"""
+        return state_root.digests(
             [([None if x is None else x.view("uint32") for x in self.arrays(p)], self._counter(p))
              for _, p in self.named], self.shard_elements)
 
@@ -185,7 +187,7 @@ class State:
         for f in files.values():
             f.close()
         with open(os.path.join(folder, "meta.json"), "w") as f:
-            json.dump({"steps": steps, "kinds": ["param"] + self.kinds, "root": self.root(),
+            json.dump({"steps": steps, "kinds": ["param"] + self.kinds, "root": self.digests()[0],
                        "parameters": [{"name": n, "shape": list(p.shape), "numel": p.numel(),
                                        "counter": self._counter(p)} for n, p in self.named]}, f, indent=1)
 
@@ -226,7 +228,8 @@ def main():
 
     def write_root(step, **more):
         if roots:
-            roots.write(json.dumps(dict(step=step, root=state.root(), **more)) + "\n")
+            root, shards = state.digests()
+            roots.write(json.dumps(dict(step=step, root=root, shards=shards, **more)) + "\n")
             roots.flush()
 
     if a.rank == 0:
@@ -269,15 +272,16 @@ def main():
     seconds = time.monotonic() - started
     if a.rank == 0:
         state.dump(os.path.join(a.out, "final"), a.steps)
-        log = ddp._get_ddp_logging_data()
-        with open(os.path.join(a.out, "job.json"), "w") as f:
-            json.dump({"seconds": seconds, "losses": losses, "commit_us": commit_us, "torch": torch.__version__,
-                       "bucket_sizes": log.get("bucket_sizes"),
-                       "rebuilt_bucket_sizes": log.get("rebuilt_bucket_sizes"),
-                       "grad_ready_order": log.get("prev_iteration_grad_ready_order_indices")}, f)
-        print("done: %d steps in %.1f s, buckets %s" % (a.steps, seconds, log.get("rebuilt_bucket_sizes")), flush=True)
+        print("done: %d steps in %.1f s" % (a.steps, seconds), flush=True)
     if tap:
         tap.close()
+    log = ddp._get_ddp_logging_data()
+    numbers = lambda key: [int(x) for x in (log.get(key) or "").split(",") if x.strip()]
+    with open(os.path.join(a.out, "rank%d.json" % a.rank), "w") as f:
+        json.dump({"seconds": seconds, "losses": losses, "commit_us": commit_us, "torch": torch.__version__,
+                   "peak_kib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss,
+                   "first_buckets": numbers("bucket_sizes"), "buckets": numbers("rebuilt_bucket_sizes"),
+                   "ready_order": numbers("prev_iteration_grad_ready_order_indices")}, f)
     time.sleep(0.3)  # let the peers read the last bytes before the sockets go
 
 
