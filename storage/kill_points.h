@@ -1,0 +1,35 @@
+// KillPoints: named moments inside a commit at which a test, or an operator's drill, ends the process.
+//
+// The store calls reached(name); the default does nothing. EnvironmentKillPoints sends SIGKILL to its own process when
+// GRADTAP_KILL_POINT is "name" or "name:n" (n-th time, from 1). Names: store.after_stage, store.after_ingest,
+// store.after_mark, store.retain.after_mark. Called on the store's owner thread.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace gradtap::storage {
+
+inline constexpr std::string_view kAfterStage = "store.after_stage";
+inline constexpr std::string_view kAfterIngest = "store.after_ingest";
+inline constexpr std::string_view kAfterMark = "store.after_mark";
+inline constexpr std::string_view kRetainAfterMark = "store.retain.after_mark";
+
+class KillPoints {
+ public:
+  virtual ~KillPoints() = default;
+  virtual void reached(std::string_view name) = 0;
+};
+
+class EnvironmentKillPoints final : public KillPoints {
+ public:
+  EnvironmentKillPoints();  // reads GRADTAP_KILL_POINT
+  void reached(std::string_view name) override;
+
+ private:
+  std::string name_;
+  std::uint64_t countdown_ = 0;
+};
+
+}  // namespace gradtap::storage
