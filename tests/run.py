@@ -33,6 +33,7 @@ def suites(everything):
     found.append(("floors", python("tests", "floors", "floors_test.py"), 30))
     found.append(("trainer", [PYTHON, "-m", "unittest", "discover", "-s", os.path.join(ROOT, "trainer", "tests"),
                               "-t", os.path.join(ROOT, "trainer"), "-p", "*test*.py"], 240))
+    found.append(("harness", python("tests", "system", "harness_test.py"), 60))
     found.append(("rig", python("tests", "system", "rig_test.py"), 120))
     found += [("system/" + n, python("tests", "system", n + ".py"), limit) for n, limit in short_system()]
     if everything:

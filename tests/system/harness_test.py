@@ -1,0 +1,119 @@
+#!/usr/bin/python3
+"""The comparisons that the live tests rest on see a single wrong bit, and the roots follow their definition."""
+import hashlib
+import json
+import os
+import struct
+import sys
+import tempfile
+import unittest
+
+import numpy as np
+
+import harness
+import state_root
+
+MASK = (1 << 64) - 1
+
+
+def naive_block(words):
+    """The definition in docs/side-channel.md, one word at a time in Python integers."""
+    sums = []
+    for k in (0, 1):
+        total = 0
+        for j, word in enumerate(words):
+            z = (2 * j + k + 1) * 0x9E3779B97F4A7C15 & MASK
+            z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9 & MASK
+            z = (z ^ z >> 27) * 0x94D049BB133111EB & MASK
+            total += word * ((z ^ z >> 31) | 1)
+        sums.append(total & MASK)
+    return struct.pack("<QQ", *sums)
+
+
+class StateRoot(unittest.TestCase):
+    def test_block_digest_is_the_naive_sum(self):
+        words = np.random.default_rng(1).integers(0, 1 << 32, 300, dtype=np.uint32)
+        words[:3] = (0, 0xFFFFFFFF, 0x80000000)
+        self.assertEqual(state_root.block_digest(words), naive_block([int(w) for w in words]))
+        self.assertEqual(state_root.block_digest(None), bytes(16))
+
+    def test_root_of_two_shards(self):
+        random = np.random.default_rng(2)
+        a = random.integers(0, 1 << 32, 5, dtype=np.uint32)
+        b = random.integers(0, 1 << 32, 3, dtype=np.uint32)
+        listed = lambda x: [int(w) for w in x]
+        first = hashlib.sha256(naive_block(listed(a)) + bytes(16) + struct.pack("<Q", 7)).digest()
+        second = hashlib.sha256(naive_block(listed(b)) + naive_block(listed(b)) + struct.pack("<Q", 9)).digest()
+        root, shards = state_root.digests([([a, None], 7), ([b, b], 9)], 5)
+        self.assertEqual(shards, [first.hex(), second.hex()])
+        self.assertEqual(root, hashlib.sha256(first + second).hexdigest())
+
+    def test_blocks_end_at_two_to_the_sixteen(self):
+        words = np.arange((1 << 16) + 1, dtype=np.uint32)
+        _, shards = state_root.digests([([words], 0)], 1)
+        self.assertEqual(len(shards), 2)
+        self.assertEqual(shards[1], hashlib.sha256(naive_block([1 << 16]) + bytes(8)).hexdigest())
+
+
+class Compare(unittest.TestCase):
+    def setUp(self):
+        self.folder = tempfile.TemporaryDirectory()
+        self.addCleanup(self.folder.cleanup)
+        random = np.random.default_rng(3)
+        self.values = {(n, k): random.integers(0, 1 << 32, size, dtype=np.uint32)
+                       for n, size in (("a", 6), ("b.c", 4)) for k in ("param", "exp_avg")}
+        meta = {"kinds": ["param", "exp_avg"], "parameters": [{"name": "a", "shape": [2, 3], "numel": 6},
+                                                             {"name": "b.c", "shape": [4], "numel": 4}]}
+        with open(os.path.join(self.folder.name, "meta.json"), "w") as f:
+            json.dump(meta, f)
+        for kind in meta["kinds"]:
+            np.concatenate([self.values["a", kind], self.values["b.c", kind]]).tofile(
+                os.path.join(self.folder.name, kind + ".f32"))
+        self.dump = harness.Dump(self.folder.name)
+
+    def export(self, change=None, step="5", cut=0, leave_out=None):
+        header, data = {"__metadata__": {"step": step}}, b""
+        for (name, kind), values in self.values.items():
+            title = name if kind == "param" else name + "#" + kind
+            if title == leave_out:
+                continue
+            values = values.copy()
+            if change == title:
+                values[-1] ^= 1 << 22
+            header[title] = {"dtype": "F32", "shape": [2, 3] if name == "a" else [4],
+                             "data_offsets": [len(data), len(data) + 4 * len(values)]}
+            data += values.tobytes()
+        text = json.dumps(header).encode()
+        path = os.path.join(self.folder.name, "x.safetensors")
+        with open(path, "wb") as f:
+            f.write(struct.pack("<Q", len(text)) + text + data[:len(data) - cut])
+        return harness.compare_export(harness.read_safetensors(path), self.dump, 5)
+
+    def test_equal_state_is_counted_whole(self):
+        self.assertEqual(self.export(), 20)
+
+    def test_one_bit_is_seen_in_every_tensor(self):
+        for title in ("a", "a#exp_avg", "b.c", "b.c#exp_avg"):
+            with self.assertRaisesRegex(harness.Failed, title + " differs in 1 of"):
+                self.export(change=title)
+
+    def test_missing_tensor_wrong_step_and_short_file(self):
+        with self.assertRaisesRegex(harness.Failed, "missing from the export: .*b.c#exp_avg"):
+            self.export(leave_out="b.c#exp_avg")
+        with self.assertRaisesRegex(harness.Failed, "step 4, not 5"):
+            self.export(step="4")
+        with self.assertRaises(harness.Failed):
+            self.export(cut=4)
+
+    def test_order_of_the_four_numbers(self):
+        harness.check_order({"training": 4, "verified": 3, "durable": 3, "published": 0})
+        with self.assertRaises(harness.Failed):
+            harness.check_order({"training": 4, "verified": 3, "durable": 4, "published": 0})
+
+    def test_a_wait_names_what_it_waited_for(self):
+        with self.assertRaisesRegex(harness.Failed, "waited 0.1 s for rain"):
+            harness.wait_until("rain", 0.1, lambda: False, pause=0.02)
+
+
+if __name__ == "__main__":
+    unittest.main(argv=[sys.argv[0]])
