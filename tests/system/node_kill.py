@@ -15,14 +15,15 @@ MOMENTS = 20
 SEED = 20261
 POINTS = ("store.after_stage", "store.after_ingest", "store.after_mark")
 STEPS = 40
-SMALL = ["--steps", STEPS, "--width", "64", "--layers", "4", "--batch", "1", "--clip", "norm:1.0"]
+SHARD = 1 << 14
+SMALL = ["--steps", STEPS, "--shard-elements", SHARD, "--width", "64", "--layers", "4", "--batch", "1", "--clip", "norm:1.0"]
 
 
 def kill_and_check(name, kill, kill_point=None):
     """kill(node, job) returns when the node is dead."""
     begun = time.monotonic()
     with harness.case_folder(name) as folder, rig.Rig(ranks=2) as r:
-        node = harness.Node(r, folder, shard_elements=1 << 14, full_every_steps=8).start(kill_point=kill_point)
+        node = harness.Node(r, folder, shard_elements=SHARD, full_every_steps=8).start(kill_point=kill_point)
         job = harness.Job(r, folder, SMALL).start()
         reported = {"durable": 0, "published": 0}
 
