@@ -31,6 +31,7 @@ def suites(everything):
         found += [(name, [os.path.join(BIN, name)], limit) for name in names]
     python = lambda *path: [PYTHON, os.path.join(ROOT, *path)]
     found.append(("floors", python("tests", "floors", "floors_test.py"), 30))
+    found.append(("docs", python("tests", "floors", "docs_test.py"), 30))
     found.append(("trainer", [PYTHON, "-m", "unittest", "discover", "-s", os.path.join(ROOT, "trainer", "tests"),
                               "-t", os.path.join(ROOT, "trainer"), "-p", "*test*.py"], 240))
     found.append(("harness", python("tests", "system", "harness_test.py"), 60))

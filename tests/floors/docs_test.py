@@ -1,0 +1,67 @@
+#!/usr/bin/python3
+"""Lists in the documents follow the code: gap reasons, links between files.
+
+Usage: docs_test.py [SOURCE_DIR]
+"""
+import os
+import re
+import sys
+
+ROOT = os.path.abspath(sys.argv[1] if len(sys.argv) > 1 else os.path.join(os.path.dirname(__file__), "..", ".."))
+SKIP = {"build", ".git", ".demo"}
+
+
+def read(path):
+    with open(os.path.join(ROOT, path), encoding="utf-8") as f:
+        return f.read()
+
+
+def constant_name(camel):
+    return re.sub(r"(?<!^)(?=[A-Z])", "_", camel).upper()
+
+
+def enumerators(path, enum):
+    body = re.search(r"enum class %s[^{]*\{(.*?)\n\};" % enum, read(path), re.S).group(1)
+    return {constant_name(name): int(number) for name, number in re.findall(r"\bk(\w+) = (\d+)", body)}
+
+
+def compare(found, expected, what):
+    wrong = ["%s: %s %d is missing or has another number" % (what, n, v) for n, v in sorted(expected.items())
+             if found.get(n) != v]
+    return wrong + ["%s: %s is not in the code" % (what, n) for n in sorted(set(found) - set(expected))]
+
+
+def gap_reasons():
+    found = {n: int(v) for n, v in re.findall(r"^### ([A-Z_]+) \((\d+)\)$", read("docs/operations.md"), re.M)}
+    wrong = compare(found, enumerators("common/gap_reason.h", "GapReason"), "docs/operations.md")
+    for section in re.split(r"^### ", read("docs/operations.md"), flags=re.M)[1:]:
+        wrong += ["docs/operations.md: %s has no part %s" % (section.split()[0], part)
+                  for part in ("**Seen**", "**Means**", "**Do**") if part not in section]
+    return wrong
+
+
+def links():
+    wrong = []
+    for path, folders, names in os.walk(ROOT):
+        folders[:] = [f for f in folders if f not in SKIP and not f.startswith("build-")]
+        for name in names:
+            if not name.endswith(".md"):
+                continue
+            for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", open(os.path.join(path, name)).read()):
+                if not os.path.exists(os.path.join(path, target)):
+                    wrong.append("%s: the link to %s leads nowhere" % (os.path.relpath(os.path.join(path, name), ROOT),
+                                                                       target))
+    return wrong
+
+
+def main():
+    assert constant_name("LostDefinitive") == "LOST_DEFINITIVE"
+    assert compare({"A": 1, "C": 3}, {"A": 1, "B": 2}, "x") == ["x: B 2 is missing or has another number",
+                                                               "x: C is not in the code"]
+    wrong = gap_reasons() + links()
+    print("\n".join(wrong) if wrong else "docs: lists and links follow the code")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
