@@ -1,8 +1,4 @@
-#include "replica/kernels.h"
-
 #if defined(__AVX2__) && defined(__FMA__)
-#include <immintrin.h>
-
 #include "replica/kernel_body.inc"
 
 namespace gradtap::replica {
@@ -16,6 +12,8 @@ const Kernels* avx2_kernels() {
 
 }  // namespace gradtap::replica
 #else
+#include "replica/kernels.h"
+
 namespace gradtap::replica {
 
 const Kernels* avx2_kernels() {

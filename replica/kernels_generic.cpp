@@ -1,5 +1,4 @@
 #include "replica/kernel_body.inc"
-#include "replica/kernels.h"
 
 namespace gradtap::replica {
 
