@@ -1,0 +1,70 @@
+#include "dataplane/op_bytes.h"
+
+#include <cstdlib>
+
+namespace gradtap::dataplane {
+namespace {
+constexpr std::size_t kGranule = 4096;  // equal buckets of a layout then always find each other's buffers
+}
+
+PooledBuffer::~PooledBuffer() {
+  if (pool_) pool_->give_back(data_, capacity_);
+}
+
+std::shared_ptr<OpBufferPool> OpBufferPool::create(std::size_t limit_bytes) {
+  return std::shared_ptr<OpBufferPool>(new OpBufferPool(limit_bytes));
+}
+
+OpBufferPool::~OpBufferPool() {
+  for (const Idle& idle : idle_) std::free(idle.data);
+}
+
+PooledBuffer OpBufferPool::acquire(std::size_t bytes) {
+  const std::lock_guard lock(mutex_);
+  if (bytes == 0 || bytes > usage_.limit_bytes) {
+    ++usage_.refused;
+    return {};
+  }
+  const std::size_t capacity = (bytes + kGranule - 1) / kGranule * kGranule;
+  for (std::size_t i = idle_.size(); i-- > 0;) {
+    // Exact reuse only: a larger one would hide how much memory the window really holds.
+    if (idle_[i].capacity != capacity) continue;
+    const Idle found = idle_[i];
+    idle_[i] = idle_.back();
+    idle_.pop_back();
+    usage_.idle_bytes -= capacity;
+    usage_.in_use_bytes += capacity;
+    return {shared_from_this(), found.data, capacity};
+  }
+  while (!idle_.empty() && usage_.in_use_bytes + usage_.idle_bytes + capacity > usage_.limit_bytes) {
+    usage_.idle_bytes -= idle_.front().capacity;
+    std::free(idle_.front().data);
+    idle_.erase(idle_.begin());
+  }
+  if (usage_.in_use_bytes + capacity > usage_.limit_bytes) {
+    ++usage_.refused;
+    return {};
+  }
+  auto* data = static_cast<std::uint8_t*>(std::aligned_alloc(64, capacity));
+  if (data == nullptr) {
+    ++usage_.refused;
+    return {};
+  }
+  ++usage_.allocations;
+  usage_.in_use_bytes += capacity;
+  return {shared_from_this(), data, capacity};
+}
+
+void OpBufferPool::give_back(std::uint8_t* data, std::size_t capacity) {
+  const std::lock_guard lock(mutex_);
+  usage_.in_use_bytes -= capacity;
+  usage_.idle_bytes += capacity;
+  idle_.push_back({data, capacity});
+}
+
+OpBufferPool::Usage OpBufferPool::usage() const {
+  const std::lock_guard lock(mutex_);
+  return usage_;
+}
+
+}  // namespace gradtap::dataplane
