@@ -1,0 +1,6 @@
+"""gradtap: attach a PyTorch data-parallel job to checkpoint nodes that rebuild its state from the network."""
+
+from .tap import Tap, attach
+
+__all__ = ["Tap", "attach"]
+__version__ = "0.1.0"
