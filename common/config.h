@@ -1,0 +1,130 @@
+// NodeConfig: everything a node is told, with a default for every limit.
+//
+// Purpose: parse_config() turns TOML into a checked NodeConfig; one table of keys drives parsing, ranges, defaults and
+// docs/configuration.md. Ownership: plain values. Threads: any. Invariants: a returned NodeConfig is possible in itself
+// (kinds, ranges, what belongs together). Failure: the first wrong key, as an Error whose `where` is file:line:key,
+// with a remedy.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "common/error.h"
+#include "common/log.h"
+
+namespace gradtap {
+
+enum class TapKind : std::uint8_t { kNone, kAfPacket, kPcap };
+enum class L4Checksum : std::uint8_t { kRequired, kOffload };
+
+struct NodeSection {
+  std::string name = "node0";
+  std::string data_dir = "/var/lib/gradtap";
+  std::string listen = "127.0.0.1:7070";
+  LogLevel log_level = LogLevel::kInfo;
+};
+
+struct TapSection {
+  TapKind kind = TapKind::kNone;
+  std::string interface;
+  std::string file;
+  std::uint64_t queues = 1;
+  std::uint64_t frame_bytes = 16384;
+  std::uint64_t ring_frames = 4096;
+  L4Checksum l4_checksum = L4Checksum::kRequired;
+  std::uint64_t reorder_window_bytes = std::uint64_t{4} << 20;
+  std::uint64_t reorder_grace_ms = 50;
+  std::uint64_t reorder_grace_packets = 4096;
+  std::uint64_t idle_sleep_us_max = 1000;
+};
+
+struct DpdkSection {
+  std::uint64_t memory_mb = 512;
+  bool hugepages = false;
+  std::uint64_t mbufs = 16384;
+};
+
+struct AssemblySection {
+  std::uint64_t assemblers = 1;
+  std::uint64_t window_bytes = std::uint64_t{1} << 30;
+  std::uint64_t window_ops = 4096;
+  std::uint64_t limbo_bytes = std::uint64_t{64} << 20;
+  std::uint64_t credits = 64;
+};
+
+struct ReplicaSection {
+  std::uint64_t shard_elements = std::uint64_t{1} << 24;
+  std::uint64_t digest_every_steps = 1;
+  std::uint64_t apply_queue = 4;
+};
+
+struct StoreSection {
+  std::uint64_t full_every_steps = 64;
+  std::uint64_t keep_fulls = 2;
+  std::uint64_t chunk_bytes = std::uint64_t{4} << 20;
+  std::uint64_t min_free_bytes = std::uint64_t{1} << 30;
+  std::uint64_t flush_queue_steps = 2;
+};
+
+struct SideChannelSection {
+  std::uint64_t body_bytes_max = std::uint64_t{16} << 20;
+  std::uint64_t connections_max = 256;
+  std::uint64_t job_bytes_max = std::uint64_t{64} << 20;
+  std::uint64_t request_timeout_ms = 10000;
+  std::uint64_t messages_lines_max = 64;
+};
+
+struct LimitsSection {
+  std::uint64_t jobs_max = 8;
+  std::uint64_t flows_max = 4096;
+  std::uint64_t layouts_max = 64;
+  std::uint64_t pending_steps_max = 1024;
+  std::uint64_t events = 4096;
+};
+
+struct JobSection {
+  std::string name;
+  std::vector<std::string> endpoints;   // IP addresses, rank order
+  std::vector<std::uint64_t> mirrored;  // ranks whose port is mirrored; empty: all
+  std::uint64_t publish_interval_steps = 1;
+  std::uint64_t grace_ms = 200;
+  std::uint64_t trainer_silent_ms = 30000;
+  std::string dtype = "float32";
+};
+
+struct NodeConfig {
+  NodeSection node;
+  TapSection tap;
+  DpdkSection dpdk;
+  AssemblySection assembly;
+  ReplicaSection replica;
+  StoreSection store;
+  SideChannelSection side_channel;
+  LimitsSection limits;
+  std::vector<JobSection> jobs;
+};
+
+[[nodiscard]] Result<NodeConfig> parse_config(std::string_view text, std::string_view file_name);
+[[nodiscard]] Result<NodeConfig> load_config(const std::string& path);
+
+// "[::1]:7070" or "10.0.0.1:7070"; the host must be an IP address or a host name, the port 0..65535 (0: any free one).
+struct HostPort {
+  std::string host;
+  std::uint16_t port = 0;
+};
+[[nodiscard]] Result<HostPort> parse_host_port(std::string_view text);
+
+// One line of docs/configuration.md.
+struct ConfigKeyInfo {
+  std::string section;
+  std::string key;
+  std::string type;
+  std::string range;          // "1..16", "af_packet | pcap | none", may be empty
+  std::string default_value;  // as written in TOML; "required" when there is none
+  std::string meaning;
+};
+[[nodiscard]] std::vector<ConfigKeyInfo> config_keys();
+
+}  // namespace gradtap
