@@ -67,6 +67,7 @@ def demo():
         def paused():
             harness.require(job.running(), "the ranks ended before step %d" % KILL_AT)
             harness.require(node.alive(), "gradtapd ended: " + node.last_words())
+            job.require_tapped()
             table.show()
             return all(os.path.exists("%s.reached.%d" % (pause, i)) for i in range(RANKS))
         harness.wait_until("all ranks to reach step %d" % KILL_AT, 90, paused)

@@ -276,6 +276,13 @@ class Job:
             require(code in (None, 0), "rank %d ended with exit code %s: %s" % (i, code, self.last_words(i)))
         return any(code is None for code in codes)
 
+    def require_tapped(self):
+        """Failed when a rank says that it trains untapped."""
+        for i in range(self.rig.ranks):
+            with open(os.path.join(self.out, "rank%d.log" % i), errors="replace") as f:
+                off = [line.strip() for line in f if line.startswith("tap: off")]
+            require(not off, "rank %d trains untapped: %s" % (i, "".join(off)))
+
     def wait(self, seconds, meanwhile=None):
         deadline = time.monotonic() + seconds
         while self.running():
@@ -396,6 +403,7 @@ def live_case(case, ranks=4, mtu=1500, steps=30, arguments=(), seconds=300, buck
 
         def watch():
             require(node.alive(), "gradtapd ended: " + node.last_words())
+            job.require_tapped()
             numbers = node.numbers()
             if numbers:
                 check_order(numbers)
@@ -428,5 +436,10 @@ def run_cases(cases):
 
 
 def chosen(cases, words):
-    """The cases named on the command line, or all."""
-    return [c for c in cases if not words or any(w in c[0] for w in words)]
+    """The cases named on the command line, or all. A word is a whole name, or else a part of names."""
+    names = {name for name, _ in cases}
+    wanted = lambda name: any(w == name or w not in names and w in name for w in words)
+    found = [c for c in cases if not words or wanted(c[0])]
+    if not found:
+        raise SystemExit("no case is named like %s; there are: %s" % (", ".join(words), ", ".join(sorted(names))))
+    return found

@@ -15,8 +15,9 @@ MOMENTS = 20
 SEED = 20261
 POINTS = ("store.after_stage", "store.after_ingest", "store.after_mark")
 STEPS = 40
-SHARD = 1 << 14
-SMALL = ["--steps", STEPS, "--shard-elements", SHARD, "--width", "64", "--layers", "4", "--batch", "1", "--clip", "norm:1.0"]
+SHARD = 1 << 16
+SMALL = ["--steps", STEPS, "--shard-elements", SHARD, "--layers", "4", "--batch", "1",
+         "--clip", "norm:1.0"]
 
 
 def kill_and_check(name, kill, kill_point=None):

@@ -232,6 +232,8 @@ def main():
             roots.write(json.dumps(dict(step=step, root=root, shards=shards, **more)) + "\n")
             roots.flush()
 
+    if tap:
+        print("tap: %s" % ("in force" if tap.enabled else "off: %s" % tap.reason), flush=True)
     if a.rank == 0:
         total = sum(p.numel() for _, p in state.named)
         print("model: %d parameters in %d tensors" % (total, len(state.named)), flush=True)
@@ -273,13 +275,14 @@ def main():
     if a.rank == 0:
         state.dump(os.path.join(a.out, "final"), a.steps)
         print("done: %d steps in %.1f s" % (a.steps, seconds), flush=True)
+    tapped = bool(tap and tap.enabled)
     if tap:
         tap.close()
     log = ddp._get_ddp_logging_data()
     numbers = lambda key: [int(x) for x in (log.get(key) or "").split(",") if x.strip()]
     with open(os.path.join(a.out, "rank%d.json" % a.rank), "w") as f:
         json.dump({"seconds": seconds, "losses": losses, "commit_us": commit_us, "torch": torch.__version__,
-                   "peak_kib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss,
+                   "tapped": tapped, "peak_kib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss,
                    "first_buckets": numbers("bucket_sizes"), "buckets": numbers("rebuilt_bucket_sizes"),
                    "ready_order": numbers("prev_iteration_grad_ready_order_indices")}, f)
     time.sleep(0.3)  # let the peers read the last bytes before the sockets go
