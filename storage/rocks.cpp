@@ -37,7 +37,7 @@ std::shared_ptr<rocksdb::TableFactory> table_factory(bool block_cache) {
   rocksdb::BlockBasedTableOptions table;
   table.checksum = rocksdb::kXXH3;
   table.format_version = 5;
-  table.block_size = 64 << 10;
+  table.block_size = 4 << 10;  // a chunk is a block of its own: damage stays in one chunk
   table.no_block_cache = !block_cache;
   return std::shared_ptr<rocksdb::TableFactory>(rocksdb::NewBlockBasedTableFactory(table));
 }
@@ -95,7 +95,9 @@ Error map_write(const rocksdb::Status& status, std::string doing, std::string wh
 }
 
 Error map_open(const rocksdb::Status& status, std::string path) {
-  const std::string text = status.ToString();
+  std::string text = status.ToString();
+  // RocksDB tries the old suffix last and names that one.
+  for (std::size_t i = text.find(".ldb"); i != std::string::npos; i = text.find(".ldb")) text.replace(i, 4, ".sst");
   if (mentions(text, "lock"))
     return Error{ErrorCode::kStoreLocked,
                  "store is used by another process",

@@ -1,0 +1,333 @@
+#include "storage/shard_store.h"
+
+#include <atomic>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <thread>
+
+#include <sys/mount.h>
+
+#include "tests/unit/storage/store_fixture.h"
+
+using namespace gradtap;
+using namespace gradtap::storage;
+using namespace gradtap::storage::test;
+
+namespace {
+
+const JobId kJob = job_id("store test");
+
+std::vector<std::filesystem::path> tables(const std::string& path) {
+  std::vector<std::filesystem::path> found;
+  for (const auto& entry : std::filesystem::directory_iterator(path + "/rocks"))
+    if (entry.path().extension() == ".sst") found.push_back(entry.path());
+  return found;
+}
+
+std::string contents(const std::filesystem::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+// The table that holds these bytes, and where.
+std::pair<std::filesystem::path, std::size_t> find_in_tables(const std::string& store,
+                                                             const std::vector<std::uint8_t>& bytes) {
+  const std::string needle(bytes.begin(), bytes.end());
+  for (const auto& path : tables(store))
+    if (const std::size_t at = contents(path).find(needle); at != std::string::npos) return {path, at};
+  return {};
+}
+
+}  // namespace
+
+TEST_CASE("what is committed is read again after a reopen, byte by byte") {
+  TempDir dir;
+  {
+    auto store = open_or_fail(options_at(dir.path));
+    OwnedCommit baseline(kJob, 1, 0);
+    for (ShardId shard = 0; shard < 3; ++shard) baseline.shard(shard, false, true, 10000 + shard);
+    require_ok(store->commit(baseline.commit));
+    for (StepNumber step = 1; step <= 5; ++step) {
+      OwnedCommit next(kJob, 1, step);
+      for (ShardId shard = 0; shard < 3; ++shard) next.shard(shard, true, step == 3 && shard == 1, 10000 + shard);
+      next.commit.side.push_back(
+          {side_key(SideKind::kStepMessage, kJob, 1, step), {1, 2, static_cast<std::uint8_t>(step)}});
+      require_ok(store->commit(next.commit));
+    }
+  }
+  auto store = open_or_fail(options_at(dir.path));
+  CHECK(store->open_report().unmarked_chunks_deleted == 0);
+  CHECK(store->open_report().stage_files_deleted == 0);
+  const auto marks = store->marks(kJob);
+  REQUIRE(marks);
+  REQUIRE(marks->size() == 3);
+  for (ShardId shard = 0; shard < 3; ++shard) {
+    const Mark& mark = (*marks)[shard];
+    CHECK(mark.shard == shard);
+    CHECK(mark.version == 5);
+    CHECK(mark.full == (shard == 1 ? 3 : 0));
+    CHECK(mark.log_from == 1);
+    CHECK(mark.log_to == 5);
+    CHECK(mark.state_digest == digest_of(shard, 5));
+    for (StepNumber step = 1; step <= 5; ++step) {
+      const auto log = store->read_log(kJob, 1, shard, step);
+      REQUIRE(log);
+      CHECK(*log == bytes_of(shard, step, kKindGradient, 10000 + shard));
+      const auto digest = store->state_digest(kJob, 1, shard, step);
+      REQUIRE(digest);
+      CHECK(*digest == digest_of(shard, step));
+    }
+    for (std::uint8_t kind = kKindParam; kind < kKindParam + 3; ++kind) {
+      std::vector<std::uint8_t> out(10000 + shard);
+      require_ok(store->read_into(kJob, 1, shard, mark.full, kind, out));
+      CHECK(out == bytes_of(shard, mark.full, kind, 10000 + shard));
+      CHECK_FALSE(store->read_into(kJob, 1, shard, mark.full, kind, std::span(out).subspan(1)));
+    }
+    const auto parts = store->full_parts(kJob, 1, shard, mark.full);
+    REQUIRE(parts);
+    REQUIRE(parts->size() == 3);
+    CHECK((*parts)[2].kind == kKindParam + 2);
+    CHECK((*parts)[2].bytes == 10000 + shard);
+    CHECK((*parts)[2].digests == std::vector<std::uint64_t>{kKindParam + 2, shard, mark.full});
+  }
+  CHECK(store->full_steps(kJob, 1, 1).value() == std::vector<StepNumber>{0, 3});
+  CHECK(store->get_side(side_key(SideKind::kStepMessage, kJob, 1, 4)).value() == std::vector<std::uint8_t>{1, 2, 4});
+  const auto absent = store->read_log(kJob, 1, 0, 6);
+  REQUIRE_FALSE(absent);
+  CHECK(absent.error().code == ErrorCode::kStoreMissingChunk);
+}
+
+TEST_CASE("a commit that does not follow is refused and changes nothing") {
+  TempDir dir;
+  auto store = open_or_fail(options_at(dir.path));
+  const auto code = [&](OwnedCommit& commit) {
+    const Status status = store->commit(commit.commit);
+    return status ? ErrorCode{} : status.error().code;
+  };
+  OwnedCommit log_first(kJob, 1, 1);
+  log_first.shard(0, true, false, 100);
+  CHECK(code(log_first) == ErrorCode::kOutOfRange);
+  OwnedCommit baseline(kJob, 1, 0);
+  baseline.shard(0, false, true, 100).shard(1, false, true, 100);
+  CHECK(code(baseline) == ErrorCode{});
+  OwnedCommit hole(kJob, 1, 2);
+  hole.shard(0, true, false, 100);
+  CHECK(code(hole) == ErrorCode::kOutOfRange);
+  OwnedCommit twice(kJob, 1, 1);
+  twice.shard(0, true, false, 100).shard(0, true, false, 100);
+  CHECK(code(twice) == ErrorCode::kOutOfRange);
+  OwnedCommit half(kJob, 1, 1);  // shard 7 has no full version: shard 0 must not move either
+  half.shard(0, true, false, 100).shard(7, true, false, 100);
+  CHECK(code(half) == ErrorCode::kOutOfRange);
+  const auto unmoved = store->marks(kJob).value();
+  CHECK(unmoved.size() == 2);
+  for (const Mark& mark : unmoved) CHECK(mark.version == 0);
+  CHECK(std::filesystem::is_empty(dir.path + "/stage"));
+
+  OwnedCommit one(kJob, 1, 1);
+  one.shard(0, true, false, 100);
+  CHECK(code(one) == ErrorCode{});
+  CHECK(code(one) == ErrorCode{});  // again: succeeds, changes nothing
+  OwnedCommit back(kJob, 1, 0);
+  back.shard(0, false, true, 100);
+  CHECK(code(back) == ErrorCode::kOutOfRange);
+  OwnedCommit other(kJob, 1, 1);
+  other.shard(0, true, false, 100);
+  other.commit.shards[0].state_digest[0] ^= 1;
+  CHECK(code(other) == ErrorCode::kDigestMismatch);
+}
+
+TEST_CASE("a jump starts a new run of logs") {
+  TempDir dir;
+  {
+    auto store = open_or_fail(options_at(dir.path));
+    OwnedCommit baseline(kJob, 1, 0);
+    require_ok(store->commit(baseline.shard(0, false, true, 500).commit));
+    OwnedCommit one(kJob, 1, 1);
+    require_ok(store->commit(one.shard(0, true, false, 500).commit));
+    OwnedCommit jump(kJob, 1, 9);
+    require_ok(store->commit(jump.shard(0, false, true, 500).commit));
+    OwnedCommit ten(kJob, 1, 10);
+    require_ok(store->commit(ten.shard(0, true, false, 500).commit));
+  }
+  auto store = open_or_fail(options_at(dir.path));
+  const Mark mark = store->marks(kJob).value().at(0);
+  CHECK(mark.full == 9);
+  CHECK(mark.log_from == 10);
+  CHECK(mark.log_to == 10);
+}
+
+TEST_CASE("lineage: same nonce, same number; another nonce, the next one; also after a reopen") {
+  TempDir dir;
+  schema::LineageRecord record;
+  record.job = kJob;
+  record.job_name = "store test";
+  record.run_nonce = std::string(32, 'a');
+  {
+    auto store = open_or_fail(options_at(dir.path));
+    const Lineage first = store->open_lineage(record).value();
+    CHECK(first.id == 1);
+    CHECK(first.created);
+    const Lineage again = store->open_lineage(record).value();
+    CHECK(again.id == 1);
+    CHECK_FALSE(again.created);
+    CHECK_FALSE(again.superseded);
+  }
+  auto store = open_or_fail(options_at(dir.path));
+  CHECK(store->open_lineage(record).value().id == 1);
+  record.run_nonce = std::string(32, 'b');
+  CHECK(store->open_lineage(record).value().id == 2);
+  record.run_nonce = std::string(32, 'a');
+  const Lineage old = store->open_lineage(record).value();
+  CHECK(old.id == 1);
+  CHECK(old.superseded);
+  record.job = job_id("another");
+  CHECK(store->open_lineage(record).value().id == 1);
+  CHECK(store->lineages(kJob).value().size() == 2);
+  CHECK(store->all_lineages().value().size() == 3);
+  CHECK(store->drop_lineage(kJob, 2).error().code == ErrorCode::kOutOfRange);
+}
+
+TEST_CASE("one flipped byte: exactly that chunk is named, its neighbours read") {
+  TempDir dir;
+  {
+    auto store = open_or_fail(options_at(dir.path));
+    OwnedCommit baseline(kJob, 1, 0);
+    require_ok(store->commit(baseline.shard(0, false, true, 20000).commit));
+    OwnedCommit one(kJob, 1, 1);
+    require_ok(store->commit(one.shard(0, true, false, 20000).commit));
+  }
+  const auto bytes = bytes_of(0, 1, kKindGradient, 20000);
+  const std::vector<std::uint8_t> part(bytes.begin() + 9000, bytes.begin() + 9032);  // inside chunk 2
+  const auto [table, at] = find_in_tables(dir.path, part);
+  REQUIRE_FALSE(table.empty());
+  {
+    std::fstream file(table, std::ios::binary | std::ios::in | std::ios::out);
+    file.seekp(static_cast<std::streamoff>(at));
+    file.put(static_cast<char>(part[0] ^ 0x10));
+  }
+  auto store = open_or_fail(options_at(dir.path));
+  const auto log = store->read_log(kJob, 1, 0, 1);
+  REQUIRE_FALSE(log);
+  CHECK(log.error().code == ErrorCode::kStoreCorrupt);
+  CHECK(log.error().where.find("step 1 kind 1 chunk 2") != std::string::npos);
+  CHECK(log.error().where.find(table.filename().string()) != std::string::npos);
+  CHECK(log.error().expected.find("XXH3-128 ") == 0);
+  CHECK(log.error().actual.find("XXH3-128 ") == 0);
+  CHECK(log.error().expected != log.error().actual.substr(0, log.error().expected.size()));
+  for (std::uint8_t kind = kKindParam; kind < kKindParam + 3; ++kind)
+    CHECK(store->read_full(kJob, 1, 0, 0, kind).value() == bytes_of(0, 0, kind, 20000));
+}
+
+TEST_CASE("a missing table is a storage error, never an older state") {
+  TempDir dir;
+  {
+    auto store = open_or_fail(options_at(dir.path));
+    OwnedCommit baseline(kJob, 1, 0);
+    require_ok(store->commit(baseline.shard(0, false, true, 5000).commit));
+    OwnedCommit one(kJob, 1, 1);
+    require_ok(store->commit(one.shard(0, true, false, 5000).commit));
+  }
+  const auto [table, at] = find_in_tables(dir.path, bytes_of(0, 1, kKindGradient, 1000));
+  REQUIRE_FALSE(table.empty());
+  REQUIRE(std::filesystem::remove(table));
+  const auto store = ShardStore::open(options_at(dir.path));
+  REQUIRE_FALSE(store);
+  INFO(store.error().text());
+  CHECK(store.error().code == ErrorCode::kStoreMissingChunk);
+  CHECK(store.error().actual.find(table.filename().string()) != std::string::npos);
+}
+
+TEST_CASE("a table that was cut is a storage error") {
+  TempDir dir;
+  {
+    auto store = open_or_fail(options_at(dir.path));
+    OwnedCommit baseline(kJob, 1, 0);
+    require_ok(store->commit(baseline.shard(0, false, true, 5000).commit));
+  }
+  const auto all = tables(dir.path);
+  REQUIRE(all.size() == 1);
+  std::filesystem::resize_file(all[0], std::filesystem::file_size(all[0]) - 1);
+  const auto store = ShardStore::open(options_at(dir.path));
+  REQUIRE_FALSE(store);
+  INFO(store.error().text());
+  CHECK(store.error().code == ErrorCode::kStoreCorrupt);
+}
+
+TEST_CASE("a second process or a second open is refused by the lock") {
+  TempDir dir;
+  auto store = open_or_fail(options_at(dir.path));
+  const auto second = ShardStore::open(options_at(dir.path));
+  REQUIRE_FALSE(second);
+  CHECK(second.error().code == ErrorCode::kStoreLocked);
+}
+
+TEST_CASE("free space is asked of the store's own file system") {
+  TempDir dir;
+  auto options = options_at(dir.path);
+  options.min_free_bytes = std::uint64_t{1} << 60;
+  auto store = open_or_fail(options);
+  OwnedCommit baseline(kJob, 1, 0);
+  const Status status = store->commit(baseline.shard(0, false, true, 100).commit);
+  REQUIRE_FALSE(status);
+  CHECK(status.error().code == ErrorCode::kStoreFull);
+  CHECK(store->marks(kJob).value().empty());
+  require_ok(store->put_side("x", std::vector<std::uint8_t>{1}, true));  // still usable
+}
+
+TEST_CASE("a full disk: the step is refused, what was durable is read, and after freeing the store goes on") {
+  TempDir dir;
+  if (::mount("tmpfs", dir.path.c_str(), "tmpfs", 0, "size=24m") != 0) {
+    MESSAGE("SKIPPED full_disk: needs root to mount a tmpfs");
+    return;
+  }
+  {
+    auto store = open_or_fail(options_at(dir.path, 1 << 20));
+    OwnedCommit baseline(kJob, 1, 0);
+    require_ok(store->commit(baseline.shard(0, false, true, 1 << 20).commit));
+    const std::string ballast = dir.path + "/ballast";
+    std::ofstream(ballast, std::ios::binary) << std::string(19 << 20, 'x');
+    std::filesystem::resize_file(ballast, std::filesystem::file_size(ballast));
+    // min_free_bytes 0 lets the first check pass by a hair or refuse; both must answer STORE_FULL.
+    OwnedCommit one(kJob, 1, 1);
+    one.shard(0, true, false, 4 << 20);
+    const Status status = store->commit(one.commit);
+    REQUIRE_FALSE(status);
+    CHECK(status.error().code == ErrorCode::kStoreFull);
+    CHECK(std::filesystem::is_empty(dir.path + "/stage"));
+    CHECK(store->marks(kJob).value().at(0).version == 0);
+    CHECK(store->read_full(kJob, 1, 0, 0, kKindParam).value() == bytes_of(0, 0, kKindParam, 1 << 20));
+    std::filesystem::remove(ballast);
+    require_ok(store->commit(one.commit));
+    CHECK(store->read_log(kJob, 1, 0, 1).value() == bytes_of(0, 1, kKindGradient, 4 << 20));
+  }
+  ::umount2(dir.path.c_str(), MNT_DETACH);
+}
+
+TEST_CASE("readers on another thread see whole steps while the owner writes") {
+  TempDir dir;
+  auto store = open_or_fail(options_at(dir.path));
+  OwnedCommit baseline(kJob, 1, 0);
+  require_ok(store->commit(baseline.shard(0, false, true, 3000).shard(1, false, true, 3000).commit));
+  std::atomic<bool> done = false;
+  std::uint64_t torn = 0;
+  std::uint64_t reads = 0;
+  std::thread reader([&] {
+    while (!done) {
+      const auto marks = store->marks(kJob);
+      if (!marks || marks->size() != 2 || (*marks)[0].version != (*marks)[1].version) ++torn;
+      const StepNumber step = marks ? (*marks)[0].version : 0;
+      if (step > 0 && store->read_log(kJob, 1, 1, step) != bytes_of(1, step, kKindGradient, 3000)) ++torn;
+      ++reads;
+    }
+  });
+  for (StepNumber step = 1; step <= 60; ++step) {
+    OwnedCommit next(kJob, 1, step);
+    require_ok(store->commit(next.shard(0, true, false, 3000).shard(1, true, false, 3000).commit));
+  }
+  done = true;
+  reader.join();
+  CHECK(torn == 0);
+  CHECK(reads > 0);
+}
