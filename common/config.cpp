@@ -1,3 +1,7 @@
+// The distribution's library is built with exceptions: this file compiles its own parser without.
+#undef TOML_HEADER_ONLY
+#undef TOML_SHARED_LIB
+#define TOML_HEADER_ONLY 1
 #define TOML_EXCEPTIONS 0
 #include "common/config.h"
 

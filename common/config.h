@@ -22,7 +22,7 @@ enum class L4Checksum : std::uint8_t { kRequired, kOffload };
 struct NodeSection {
   std::string name = "node0";
   std::string data_dir = "/var/lib/gradtap";
-  std::string listen = "127.0.0.1:7070";
+  std::string listen = "127.0.0.1:7700";
   LogLevel log_level = LogLevel::kInfo;
 };
 
@@ -109,7 +109,7 @@ struct NodeConfig {
 [[nodiscard]] Result<NodeConfig> parse_config(std::string_view text, std::string_view file_name);
 [[nodiscard]] Result<NodeConfig> load_config(const std::string& path);
 
-// "[::1]:7070" or "10.0.0.1:7070"; the host must be an IP address or a host name, the port 0..65535 (0: any free one).
+// "[::1]:7700" or "10.0.0.1:7700"; the host must be an IP address or a host name, the port 0..65535 (0: any free one).
 struct HostPort {
   std::string host;
   std::uint16_t port = 0;
