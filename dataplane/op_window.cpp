@@ -196,6 +196,12 @@ void OpWindow::set_sizes(const SizeTable& sizes) {
   }
 }
 
+void OpWindow::offer_sizes(OpKey key, std::span<const OpSize> sizes) {
+  Op* op = find(key);
+  if (op == nullptr || op->closed || !op->buffer || op->bound) return;
+  react(op, op->buffer->widen(sizes), nullptr);
+}
+
 OpSummary OpWindow::describe(const Op& op) const {
   OpSummary summary;
   summary.op = op.key;

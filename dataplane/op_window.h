@@ -72,7 +72,8 @@ class OpWindow {
   [[nodiscard]] std::vector<ConflictReport> take_conflicts() { return std::exchange(conflicts_, {}); }
   [[nodiscard]] std::vector<ShedReport> take_shed() { return std::exchange(shed_, {}); }
 
-  // For those who work without layouts (inspection): the op itself, or null.
+  // For those who work without layouts (inspection): sizes for one op only, and the op itself, or null.
+  void offer_sizes(OpKey op, std::span<const OpSize> sizes);
   [[nodiscard]] OpBuffer* buffer(OpKey op);
   [[nodiscard]] std::vector<OpKey> open_ops() const;
 
