@@ -37,6 +37,7 @@ class Outbox:
         self.dropped = 0  # messages that will never come
         self.received = 0
         self.durable = 0
+        self.unspoken = None  # why the last message that could not be written could not
         self.renew()
 
     def renew(self):
@@ -111,7 +112,12 @@ class Outbox:
         lines, size = [], 0
         for m in chosen:
             if m.line is None:
-                m.line = json.dumps(m.render(m.seq), separators=(",", ":")).encode("utf-8") + b"\n"
+                try:
+                    m.line = json.dumps(m.render(m.seq), separators=(",", ":")).encode("utf-8") + b"\n"
+                except Exception as error:  # a value that cannot be spelled costs its step, not the tap
+                    self.unspoken = "message %d cannot be written: %r" % (m.seq, error)
+                    self.reject(m.seq)
+                    continue
                 with self._lock:
                     if m.seq in self._messages:
                         self.bytes += len(m.line) - m.size

@@ -126,6 +126,9 @@ class Sender:
             self._detach()
             return False
         lines = self._outbox.batch(declare=self._failures == 0)
+        if self._outbox.unspoken:
+            self._log.say(self._outbox.unspoken)
+            self._outbox.unspoken = None
         if not lines:
             if self.after_batch is not None:
                 self.after_batch()

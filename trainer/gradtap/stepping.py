@@ -10,7 +10,8 @@ import types
 
 class StepWrapper:
     def __init__(self, optimizer, before, after):
-        """before() runs at entry with the gradients final; after(failed) when the attempt is over. Neither may raise."""
+        """before() runs at entry with the gradients final; after(failed) when the attempt is
+        over: failed if it raised once parameters could have moved. Neither may raise."""
         self._optimizer = optimizer
         previous = optimizer.step
         self._own_attribute = optimizer.__dict__.get("step")
@@ -22,12 +23,15 @@ class StepWrapper:
             if not outer.active:
                 return previous(*args, **kwargs)
             closure = args[0] if args else kwargs.get("closure")
-            if closure is None:
+            begun = closure is None
+            if begun:
                 before()
             else:
                 # The gradients exist only after the closure ran.
                 def observed_closure():
+                    nonlocal begun
                     loss = closure()
+                    begun = True
                     before()
                     return loss
 
@@ -40,7 +44,7 @@ class StepWrapper:
                 result = previous(*args, **kwargs)
                 failed = False
             finally:
-                after(failed)
+                after(failed and begun)
             return result
 
         self._method = types.MethodType(step, optimizer)

@@ -36,3 +36,90 @@ def plain(g):
         result["status"] = tap.status()
         tap.close()
         result["after"] = tap.status()
+
+
+def _small(g):
+    import gradtap
+
+    net = nn.Linear(6, 3)
+    ddp = g["DDP"](net)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+    tap = gradtap.attach(ddp, optimizer, endpoint=g["ENDPOINT"], job="unit")
+    assert tap.enabled, tap.reason
+
+    def step(x):
+        optimizer.zero_grad()
+        ddp(x).pow(2).mean().backward()
+        optimizer.step()
+        tap.commit()
+
+    return tap, step
+
+
+def no_close(g):
+    """A script that forgets tap.close()."""
+    tap, step = _small(g)
+    for _ in range(3):
+        step(torch.ones(2, 6))
+    g["KEEP"] = tap
+
+
+class _Data(torch.utils.data.Dataset):
+    """Reports, from inside the worker, what became of the tap there."""
+
+    def __init__(self, tap):
+        self.tap = tap
+
+    def __len__(self):
+        return 6
+
+    def __getitem__(self, i):
+        import threading
+
+        self.tap.commit()  # must do nothing and not hang
+        self.tap.close()
+        return torch.full((6,), float(i)), int(self.tap.enabled), threading.active_count()
+
+
+def with_loader(g):
+    tap, step = _small(g)
+    seen = []
+    loader = torch.utils.data.DataLoader(_Data(tap), batch_size=1, num_workers=2, multiprocessing_context="fork")
+    for x, enabled, threads in loader:
+        seen.append([bool(enabled.item()), min(1, threads.item())])
+        step(x)
+    g["RESULT"].update(in_worker=seen, errors=tap.status()["errors"])
+    tap.close()
+
+
+def fork_under_lock(g):
+    """A fork while another thread holds the queue's lock: the child must not inherit a lock that nobody releases."""
+    import os
+    import threading
+
+    tap, step = _small(g)
+    step(torch.ones(2, 6))
+    held, release = threading.Event(), threading.Event()
+
+    def hold():
+        with tap._outbox._lock:
+            held.set()
+            release.wait(10)
+
+    holder = threading.Thread(target=hold)
+    holder.start()
+    held.wait()
+    child = os.fork()
+    if child == 0:
+        import signal
+
+        signal.alarm(5)
+        tap.commit()
+        tap._outbox.pending()
+        tap.close()
+        os._exit(0)
+    release.set()
+    holder.join()
+    g["RESULT"]["child"] = os.waitpid(child, 0)[1]
+    step(torch.ones(2, 6))
+    tap.close()
