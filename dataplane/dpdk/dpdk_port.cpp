@@ -1,0 +1,315 @@
+#include "dataplane/dpdk/dpdk_port.h"
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cstring>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+#include <net/if.h>
+#include <rte_dev.h>
+#include <rte_errno.h>
+#include <rte_ethdev.h>
+#include <rte_mbuf.h>
+#include <rte_mempool.h>
+#include <sys/ioctl.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "dataplane/capture_file.h"
+
+namespace gradtap::dataplane {
+namespace {
+
+constexpr std::uint32_t kVlanBytes = 8;  // two tags
+constexpr std::size_t kBurst = 256;
+
+std::atomic<unsigned> next_device{0};
+
+// A virtual device with its pool; both go when it does.
+class Device {
+ public:
+  Device() = default;
+  Device(Device&& other) noexcept
+      : name(std::exchange(other.name, {})), pool(std::exchange(other.pool, nullptr)), port(other.port) {}
+  Device& operator=(Device&&) = delete;
+  ~Device() {
+    if (!name.empty()) {
+      rte_eth_dev_stop(port);
+      rte_eth_dev_close(port);
+      rte_eal_hotplug_remove("vdev", name.c_str());
+    }
+    // Frames that somebody still holds keep their memory: leaking the pool is the safe way out.
+    if (pool != nullptr && rte_mempool_in_use_count(pool) == 0) rte_mempool_free(pool);
+  }
+
+  std::string name;
+  rte_mempool* pool = nullptr;
+  std::uint16_t port = 0;
+};
+
+Status make_pool(Device& device, std::uint32_t frames, std::uint32_t cache, std::uint32_t room) {
+  const std::string name = fmt::format("gradtap{}", next_device.fetch_add(1));
+  device.pool = rte_pktmbuf_pool_create(name.c_str(), frames, cache, 0,
+                                        static_cast<std::uint16_t>(room + RTE_PKTMBUF_HEADROOM), SOCKET_ID_ANY);
+  if (device.pool != nullptr) return {};
+  return fail(ErrorCode::kPortOpen, "no memory for the packet buffers", name,
+              fmt::format("{} buffers of {} bytes ({} MiB)", frames, room, std::uint64_t{frames} * (room + 384) >> 20),
+              rte_strerror(rte_errno), "raise dpdk memory_mb (or hugepages), or lower pool_frames");
+}
+
+Status start_device(Device& device, const std::string& driver, const std::string& arguments, std::uint16_t queues,
+                    std::uint16_t descriptors, std::uint32_t mtu_bytes, const std::string& where,
+                    const std::string& remedy) {
+  const std::string name = fmt::format("{}{}", driver, next_device.fetch_add(1));
+  int status = rte_eal_hotplug_add("vdev", name.c_str(), arguments.c_str());
+  const auto failed = [&](const char* what) -> Status {
+    return fail(ErrorCode::kPortOpen, what, where, {}, rte_strerror(status < 0 ? -status : rte_errno), remedy);
+  };
+  if (status != 0) return failed("the interface or file cannot be opened");
+  device.name = name;
+  status = rte_eth_dev_get_port_by_name(name.c_str(), &device.port);
+  if (status != 0) return failed("the driver made no port");
+  rte_eth_conf settings{};
+  if (mtu_bytes != 0) settings.rxmode.mtu = mtu_bytes;
+  // Neither driver is sent anything, but the one for interfaces pairs its queues.
+  rte_eth_dev_info info{};
+  status = rte_eth_dev_info_get(device.port, &info);
+  if (status != 0) return failed("the port does not describe itself");
+  const auto sends = static_cast<std::uint16_t>(std::min(queues, info.max_tx_queues));
+  status = rte_eth_dev_configure(device.port, queues, sends, &settings);
+  if (status != 0) return failed("the port refuses its settings");
+  for (std::uint16_t i = 0; i < queues; ++i) {
+    status =
+        rte_eth_rx_queue_setup(device.port, i, descriptors, static_cast<unsigned>(SOCKET_ID_ANY), nullptr, device.pool);
+    if (status != 0) return failed("a receive queue cannot be set up");
+  }
+  for (std::uint16_t i = 0; i < sends; ++i) {
+    status = rte_eth_tx_queue_setup(device.port, i, descriptors, static_cast<unsigned>(SOCKET_ID_ANY), nullptr);
+    if (status != 0) return failed("a send queue cannot be set up");
+  }
+  status = rte_eth_dev_start(device.port);
+  if (status != 0) return failed("the port does not start");
+  // Mirrored frames bear foreign addresses. Drivers that cannot do it receive everything anyway.
+  (void)rte_eth_promiscuous_enable(device.port);
+  return {};
+}
+
+struct alignas(64) QueueCounters {
+  std::atomic<std::uint64_t> frames{0};
+  std::atomic<std::uint64_t> bytes{0};
+  std::atomic<std::uint64_t> oversized{0};
+};
+
+class DpdkPort : public Port {
+ public:
+  DpdkPort(Device device, std::uint16_t queues, std::string description)
+      : device_(std::move(device)), counters_(queues), description_(std::move(description)) {}
+
+  [[nodiscard]] std::uint16_t queue_count() const override { return static_cast<std::uint16_t>(counters_.size()); }
+
+  void release(std::span<const Frame> frames) override {
+    std::array<rte_mbuf*, kBurst> mbufs;
+    while (!frames.empty()) {
+      const std::size_t count = std::min(frames.size(), mbufs.size());
+      for (std::size_t i = 0; i < count; ++i) mbufs[i] = static_cast<rte_mbuf*>(frames[i].handle);
+      rte_pktmbuf_free_bulk(mbufs.data(), static_cast<unsigned>(count));
+      frames = frames.subspan(count);
+    }
+  }
+
+  [[nodiscard]] PortCounters counters() const override {
+    PortCounters sum;
+    for (const QueueCounters& queue : counters_) {
+      sum.frames += queue.frames.load(std::memory_order_relaxed);
+      sum.bytes += queue.bytes.load(std::memory_order_relaxed);
+      sum.oversized += queue.oversized.load(std::memory_order_relaxed);
+    }
+    return sum;
+  }
+  [[nodiscard]] std::string describe() const override { return description_; }
+
+ protected:
+  std::uint16_t receive(std::uint16_t queue, std::span<rte_mbuf*> mbufs) {
+    return rte_eth_rx_burst(device_.port, queue, mbufs.data(), static_cast<std::uint16_t>(mbufs.size()));
+  }
+  // False: the frame is refused and freed.
+  bool hand_out(std::uint16_t queue, rte_mbuf* mbuf, bool cut, Frame& frame) {
+    QueueCounters& counters = counters_[queue];
+    if (cut || mbuf->nb_segs != 1) {
+      counters.oversized.fetch_add(1, std::memory_order_relaxed);
+      rte_pktmbuf_free(mbuf);
+      return false;
+    }
+    frame.data = rte_pktmbuf_mtod(mbuf, const std::uint8_t*);
+    frame.bytes = rte_pktmbuf_data_len(mbuf);
+    frame.wire_bytes = 0;
+    frame.handle = mbuf;
+    counters.frames.fetch_add(1, std::memory_order_relaxed);
+    counters.bytes.fetch_add(frame.bytes, std::memory_order_relaxed);
+    return true;
+  }
+
+  Device device_;
+
+ private:
+  std::vector<QueueCounters> counters_;
+  std::string description_;
+};
+
+class AfPacketPort final : public DpdkPort {
+ public:
+  using DpdkPort::DpdkPort;
+  [[nodiscard]] std::uint16_t rx_burst(std::uint16_t queue, std::span<Frame> out) override {
+    std::array<rte_mbuf*, kBurst> mbufs;
+    const std::uint16_t count = receive(queue, std::span(mbufs).first(std::min(out.size(), mbufs.size())));
+    std::uint16_t filled = 0;
+    for (std::uint16_t i = 0; i < count; ++i) filled += hand_out(queue, mbufs[i], false, out[filled]) ? 1 : 0;
+    return filled;
+  }
+  [[nodiscard]] bool exhausted() const override { return false; }
+  [[nodiscard]] bool live() const override { return true; }
+};
+
+class PcapPort final : public DpdkPort {
+ public:
+  PcapPort(Device device, std::string description, std::uint64_t records, std::vector<std::uint64_t> cut)
+      : DpdkPort(std::move(device), 1, std::move(description)), records_(records), cut_(std::move(cut)) {}
+
+  [[nodiscard]] std::uint16_t rx_burst(std::uint16_t queue, std::span<Frame> out) override {
+    std::array<rte_mbuf*, kBurst> mbufs;
+    // The driver takes a record from the file before it looks for a buffer.
+    const std::size_t room = rte_mempool_avail_count(device_.pool);
+    const std::size_t wanted = std::min({out.size(), mbufs.size(), room});
+    const std::uint64_t first = received_.load(std::memory_order_relaxed);
+    const std::uint16_t count = receive(queue, std::span(mbufs).first(wanted));
+    std::uint16_t filled = 0;
+    for (std::uint16_t i = 0; i < count; ++i) {
+      const bool cut = next_cut_ < cut_.size() && cut_[next_cut_] == first + i;
+      if (cut) ++next_cut_;
+      filled += hand_out(queue, mbufs[i], cut, out[filled]) ? 1 : 0;
+    }
+    received_.store(first + count, std::memory_order_release);
+    return filled;
+  }
+  [[nodiscard]] bool exhausted() const override { return received_.load(std::memory_order_acquire) >= records_; }
+  [[nodiscard]] bool live() const override { return false; }
+
+ private:
+  std::uint64_t records_;
+  std::vector<std::uint64_t> cut_;  // records captured shorter than on the wire, ascending
+  std::size_t next_cut_ = 0;
+  std::atomic<std::uint64_t> received_{0};
+};
+
+Result<std::uint32_t> interface_mtu(const std::string& interface) {
+  const auto failed = [&](const char* what) {
+    return fail(ErrorCode::kPortOpen, what, interface, {}, std::strerror(errno),
+                "name an interface of this network namespace (ip link)");
+  };
+  ifreq request{};
+  if (interface.empty() || interface.size() >= sizeof request.ifr_name || interface.find(',') != std::string::npos) {
+    errno = EINVAL;
+    return failed("not an interface name");
+  }
+  const int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+  if (fd < 0) return failed("no socket");
+  std::memcpy(request.ifr_name, interface.c_str(), interface.size());
+  const int status = ioctl(fd, SIOCGIFMTU, &request);
+  close(fd);
+  if (status != 0) return failed("the interface has no MTU");
+  return static_cast<std::uint32_t>(request.ifr_mtu);
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Port>> open_af_packet_port(Eal&, const AfPacketConfig& config) {
+  const auto impossible = [&](const char* what, std::string expected, std::uint64_t actual) {
+    return fail(ErrorCode::kConfigImpossibleValue, what, config.interface, std::move(expected), std::to_string(actual),
+                "correct the port's settings");
+  };
+  const std::uint32_t slot = config.frame_bytes;
+  if (slot < 2048 || slot > 32768 || (slot & (slot - 1)) != 0) {
+    return impossible("frame_bytes is impossible", "a power of two from 2048 to 32768", slot);
+  }
+  if (config.queues < 1 || config.queues > 16) return impossible("queues is impossible", "1 to 16", config.queues);
+  if (config.ring_frames < 64 || config.ring_frames > (1U << 20) || config.ring_frames % 2 != 0) {
+    return impossible("ring_frames is impossible", "an even number from 64 to 1048576", config.ring_frames);
+  }
+  if (config.pool_frames < 512 || config.pool_frames > (1U << 24)) {
+    return impossible("pool_frames is impossible", "512 to 16777216", config.pool_frames);
+  }
+  const auto mtu = interface_mtu(config.interface);
+  if (!mtu) return std::unexpected(mtu.error());
+  const std::uint32_t usable = slot - kAfPacketOverhead;
+  const std::uint32_t largest = *mtu + RTE_ETHER_HDR_LEN + kVlanBytes;
+  if (largest > usable) {
+    return fail(ErrorCode::kPortFrameTooLarge, "frames of this interface could be cut", config.interface,
+                fmt::format("at most {} bytes a frame (frame_bytes {} - {})", usable, slot, kAfPacketOverhead),
+                fmt::format("MTU {}: frames of up to {} bytes", *mtu, largest),
+                fmt::format("set frame_bytes to {} or more, or lower the MTU", largest + kAfPacketOverhead));
+  }
+  Device device;
+  GRADTAP_TRY(make_pool(device, config.pool_frames, 256, slot));
+
+  const std::uint64_t locked = std::uint64_t{2} * slot * config.ring_frames * config.queues;
+  rlimit limit{};
+  getrlimit(RLIMIT_MEMLOCK, &limit);
+  std::string remedy = "run as root in the interface's namespace; bring the interface up (ip link set up)";
+  if (limit.rlim_cur != RLIM_INFINITY && locked > limit.rlim_cur) {
+    remedy += fmt::format("; the rings lock {} bytes and RLIMIT_MEMLOCK is {}: lower ring_frames or raise the limit",
+                          locked, limit.rlim_cur);
+  }
+  const std::string arguments = fmt::format(
+      "iface={},qpairs={},blocksz={},framesz={},framecnt={}", config.interface, config.queues,
+      std::max<std::uint32_t>(slot, static_cast<std::uint32_t>(sysconf(_SC_PAGESIZE))), slot, config.ring_frames);
+  const auto descriptors = static_cast<std::uint16_t>(512);
+  GRADTAP_TRY(
+      start_device(device, "net_af_packet", arguments, config.queues, descriptors, 0, config.interface, remedy));
+  return std::make_unique<AfPacketPort>(std::move(device), config.queues,
+                                        fmt::format("af_packet {} ({} queues, slots of {} bytes, {} a queue, MTU {})",
+                                                    config.interface, config.queues, slot, config.ring_frames, *mtu));
+}
+
+Result<std::unique_ptr<Port>> open_pcap_port(Eal&, const PcapConfig& config) {
+  if (config.file.find(',') != std::string::npos) {
+    return fail(ErrorCode::kPortUnsupported, "a comma in the file's name cannot be passed to the driver", config.file,
+                {}, {}, "rename the file");
+  }
+  if (config.pool_frames < 64) {
+    return fail(ErrorCode::kConfigImpossibleValue, "pool_frames is impossible", config.file, "64 or more",
+                std::to_string(config.pool_frames), "correct the port's settings");
+  }
+  const auto file = CaptureFile::open(config.file);
+  if (!file) return std::unexpected(file.error());
+  auto walker = file->walk();
+  if (!walker) return std::unexpected(walker.error());
+  std::vector<std::uint64_t> cut;
+  std::uint64_t records = 0;
+  std::uint32_t largest = 0;
+  CaptureRecord record;
+  while (true) {
+    const auto more = walker->next(record);
+    if (!more) return std::unexpected(more.error());
+    if (!*more) break;
+    if (record.bytes.size() < record.wire_bytes) cut.push_back(records);
+    largest = std::max(largest, static_cast<std::uint32_t>(record.bytes.size()));
+    ++records;
+  }
+  // Buffers as large as the largest record, so that none is spread over several; larger ones are refused.
+  constexpr std::uint32_t kMaxRoom = 65535 - RTE_PKTMBUF_HEADROOM;
+  const std::uint32_t room = std::clamp<std::uint32_t>((largest + 63) & ~63U, 2048, kMaxRoom);
+  Device device;
+  // No per-thread caches: the number of free buffers must be exact.
+  GRADTAP_TRY(make_pool(device, config.pool_frames, 0, room));
+  GRADTAP_TRY(start_device(device, "net_pcap", fmt::format("rx_pcap={}", config.file), 1, 512, 0, config.file,
+                           "check that the file is a classic pcap file that this user can read"));
+  return std::make_unique<PcapPort>(std::move(device),
+                                    fmt::format("pcap {} ({} records, {} cut)", config.file, records, cut.size()),
+                                    records, std::move(cut));
+}
+
+}  // namespace gradtap::dataplane
