@@ -177,11 +177,11 @@ class Rig:
         _sweep()
         for name in [self.switch, self.monitor] + [self.rank(i) for i in range(self.ranks)]:
             _run("ip", "netns", "add", name)
-            _run("ip", "-n", name, "link", "set", "lo", "up")
+            self.run(name, "ip", "link", "set", "lo", "up")
             self.run(name, "sysctl", "-qw", "net.ipv6.conf.all.disable_ipv6=1",
                      "net.ipv6.conf.default.disable_ipv6=1", check=False)
         mtu = str(self.mtu)
-        ip = lambda *a: _run("ip", "-n", self.switch, *a)
+        ip = lambda *a: self.run(self.switch, "ip", *a)
         ip("link", "add", "br0", "type", "bridge", "stp_state", "0", "forward_delay", "0", "mcast_snooping", "0")
         ip("link", "set", "br0", "mtu", mtu, "up")
         queues = str(self.queues)
@@ -189,7 +189,7 @@ class Rig:
            "peer", "name", "mon1", "netns", self.monitor, "numtxqueues", queues, "numrxqueues", queues, "mtu", mtu)
         ip("link", "set", "mon0", "up")
         # No ARP on the tap: it must never answer for the node's address.
-        _run("ip", "-n", self.monitor, "link", "set", "mon1", "arp", "off", "promisc", "on", "up")
+        self.run(self.monitor, "ip", "link", "set", "mon1", "arp", "off", "promisc", "on", "up")
         self._offloads(self.switch, "mon0")
         self._offloads(self.monitor, "mon1")
         self._link("h0", self.monitor, "http0", NODE_ADDRESS)
@@ -208,11 +208,11 @@ class Rig:
 
     def _link(self, port, namespace, device, address):
         mtu = str(self.mtu)
-        _run("ip", "-n", self.switch, "link", "add", port, "mtu", mtu, "type", "veth", "peer", "name", device,
+        self.run(self.switch, "ip", "link", "add", port, "mtu", mtu, "type", "veth", "peer", "name", device,
              "netns", namespace, "mtu", mtu)
-        _run("ip", "-n", namespace, "addr", "add", address + "/24", "dev", device)
-        _run("ip", "-n", namespace, "link", "set", device, "up")
-        _run("ip", "-n", self.switch, "link", "set", port, "master", "br0", "up")
+        self.run(namespace, "ip", "addr", "add", address + "/24", "dev", device)
+        self.run(namespace, "ip", "link", "set", device, "up")
+        self.run(self.switch, "ip", "link", "set", port, "master", "br0", "up")
         self._offloads(self.switch, port)
         self._offloads(namespace, device)
         if self.checksums:
@@ -243,7 +243,7 @@ class Rig:
     # ---- use
 
     def command(self, namespace, *command):
-        # nsenter and not `ip netns exec`: the latter mounts a new /sys, which user namespaces in containers forbid.
+        # nsenter and not `ip netns exec` or `ip -n`: those mount a new /sys, which containers may forbid.
         return [_which("nsenter"), "--net=/run/netns/" + namespace, "--"] + list(command)
 
     def run(self, namespace, *command, check=True, timeout=60):

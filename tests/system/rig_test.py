@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""The rig itself: frames are mirrored whole, the node is reachable, loss is what was asked for, nothing stays behind."""
+"""The rig itself: frames are mirrored whole, the node is reachable, loss is as asked for, nothing stays behind."""
 import os
 import socket
 import subprocess
@@ -65,7 +65,8 @@ def main():
         delivered, dropped = r.mirror_counts()
         check(1000 <= delivered - before <= 1020 and dropped == 0, "the mirror delivered each once (%d, with ARP)"
               % (delivered - before))
-        check(tcp(r, r.rank(1), r.monitor, rig.NODE_ADDRESS), "a rank reaches the monitor namespace over HTTP's address")
+        check(tcp(r, r.rank(1), r.monitor, rig.NODE_ADDRESS),
+              "a rank reaches the monitor namespace at the address of the node")
         if rig.real_root():
             before, _ = r.mirror_counts()
             r.mirror_loss(every=100)

@@ -33,7 +33,10 @@ def block_digest(words):
 
 
 def digests(parameters, shard_elements):
-    """(root, shard digests) in hex. parameters: for each in canonical order ([flat uint32 array or None for each kind], step counter)."""
+    """(root, shard digests) in hex.
+
+    parameters: for each, in canonical order, ([flat uint32 array or None for each kind], step counter).
+    """
     shards, current, elements = [], hashlib.sha256(), 0
     for kinds, counter in parameters:
         size = len(kinds[0])
