@@ -180,10 +180,10 @@ class Sender:
         for line in lines:
             if self._abandoned or line[0] <= self._outbox.received:
                 continue
-            failures = self._failures
+            failures, rejected = self._failures, self.rejected
             self._send([line])
-            if self._failures > failures:
-                return
+            if self._failures > failures or self.rejected > rejected:
+                return  # the gap is declared first, the rest follows
 
     def _serve(self, requests):
         for request in requests if isinstance(requests, list) else []:

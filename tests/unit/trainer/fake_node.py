@@ -63,6 +63,9 @@ class FakeNode:
                 if node.mode == "silent":
                     self._body()
                     time.sleep(3600)
+                if node.mode == "dead":
+                    self.close_connection = True
+                    return
                 if node.mode == "slow":
                     self._slow()
                     return
@@ -109,6 +112,11 @@ class FakeNode:
     def close(self):
         self.server.shutdown()
         self.server.server_close()
+
+    def kill(self):
+        """No farewell: open connections break, new ones are refused."""
+        self.mode = "dead"
+        self.close()
 
     def __enter__(self):
         return self

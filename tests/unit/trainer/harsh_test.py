@@ -92,6 +92,8 @@ class LostMidway(unittest.TestCase):
         ddp = single.DDP(net)
         optimizer = torch.optim.AdamW(net.parameters(), lr=0.01)
         tap = single.attached(node, ddp, optimizer, **options) if node else None
+        if tap:
+            self.addCleanup(tap.close)
         for s in range(count):
             if s == at:
                 act()
@@ -106,7 +108,7 @@ class LostMidway(unittest.TestCase):
     def test_killed_midway(self):
         _, expected = self.run_steps(None, 3000)
         node = FakeNode()
-        tap, params = self.run_steps(node, 3000, 5, node.close, flush_ms=500)
+        tap, params = self.run_steps(node, 3000, 5, node.kill, flush_ms=500)
         self.assertEqual(params, expected)
         status = tap.status()
         self.assertTrue(status["enabled"])
