@@ -64,6 +64,7 @@ struct Kernels {
   const char* name;
   AdamKernel adam[kAdamKernelCount];
   SgdKernel sgd[kSgdKernelCount];
+  // At least one operation.
   void (*transform)(const KernelOp* ops, std::size_t op_count, const float* in, float* out, std::size_t count);
   // sums[2*s], sums[2*s+1] += the two-sum digest of stream s (1 to 4 streams of equal length, at most one block).
   // keys holds K_0(j), K_1(j) interleaved.

@@ -6,7 +6,7 @@
 namespace gradtap::replica {
 namespace {
 
-constexpr std::size_t kChunkElements = 2048;  // the transformed gradient stays in the first-level cache
+constexpr std::size_t kChunkElements = 1024;  // the transformed gradient stays in the first-level cache
 constexpr std::uint64_t kVectorElements = 8;  // torch's CPU kernels are always AVX2 wide
 
 AdamScalars adam_scalars(const GroupHyper& hyper, std::uint64_t counter) {

@@ -1,7 +1,6 @@
 #include "replica/shard.h"
 
 #include <algorithm>
-#include <cstdlib>
 #include <cstring>
 
 #include <fmt/format.h>
@@ -33,10 +32,6 @@ std::vector<const float*> contiguous_pieces(const ShardRange& range, const float
   return pieces;
 }
 
-void Shard::FreeArray::operator()(float* array) const {
-  std::free(array);
-}
-
 Result<Shard> Shard::create(const Schema& schema, const ShardRange& range, const Recipe& recipe,
                             const Kernels& kernels) {
   Shard shard;
@@ -51,12 +46,11 @@ Result<Shard> Shard::create(const Schema& schema, const ShardRange& range, const
   shard.states_.resize(range.pieces.size());
   const std::size_t kinds = 1 + schema.optimizer.kinds.size();
   for (std::size_t k = 0; k < kinds; ++k) {
-    // Untouched pages of an absent state cost no memory.
-    auto* const array = static_cast<float*>(std::calloc(range.elements, sizeof(float)));
-    if (array == nullptr)
+    StateArray array = StateArray::create(range.elements);
+    if (!array)
       return fail(ErrorCode::kLimitReached, "no memory for a shard", fmt::format("shard {}", range.id),
                   fmt::format("{} bytes", range.elements * sizeof(float)));
-    shard.arrays_.emplace_back(array);
+    shard.arrays_.push_back(std::move(array));
   }
   shard.loaded_.assign(range.pieces.size(), std::vector<IntervalSet>(kinds));
   return shard;

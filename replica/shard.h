@@ -8,7 +8,6 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -20,6 +19,7 @@
 #include "replica/hyper.h"
 #include "replica/recipe.h"
 #include "replica/shard_map.h"
+#include "replica/state_array.h"
 
 namespace gradtap::replica {
 
@@ -77,10 +77,6 @@ class Shard {
   [[nodiscard]] std::span<const PieceState> piece_states() const { return states_; }
 
  private:
-  struct FreeArray {
-    void operator()(float* array) const;
-  };
-  using Array = std::unique_ptr<float[], FreeArray>;
   // What apply needs to know of a piece's parameter.
   struct PieceFacts {
     std::uint64_t numel = 0;
@@ -101,7 +97,7 @@ class Shard {
   std::size_t parameter_count_ = 0;
   std::vector<PieceFacts> facts_;
   std::vector<PieceState> states_;
-  std::vector<Array> arrays_;                     // param, then the optimizer's kinds
+  std::vector<StateArray> arrays_;                // param, then the optimizer's kinds
   std::vector<std::vector<IntervalSet>> loaded_;  // [piece][kind], while loading
   std::optional<StepNumber> version_;
 };
