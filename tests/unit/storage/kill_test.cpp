@@ -35,6 +35,7 @@ ChildEnd run_child(const std::string& path, const std::string& kill_point) {
   REQUIRE(pid >= 0);
   if (pid == 0) {
     ::close(ends[0]);
+    ::dup2(::open("/dev/null", O_WRONLY), STDOUT_FILENO);
     ::setenv("GRADTAP_STORE_CHILD", path.c_str(), 1);
     ::setenv("GRADTAP_STORE_CHILD_FD", std::to_string(ends[1]).c_str(), 1);
     ::setenv("GRADTAP_KILL_POINT", kill_point.c_str(), 1);
