@@ -33,7 +33,7 @@ CAF_ALLOW_UNSAFE_MESSAGE_TYPE(gradtap::actors::LineageRecordPtr)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(gradtap::actors::ChunkUploadPtr)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(gradtap::actors::MessagesPostPtr)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(gradtap::actors::OpSummariesPtr)
-CAF_ALLOW_UNSAFE_MESSAGE_TYPE(gradtap::actors::ClosedOpsPtr)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(gradtap::actors::ProvenFlowsPtr)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(gradtap::actors::WiringPtr)
 
 CAF_BEGIN_TYPE_ID_BLOCK(gradtap, first_custom_type_id)
@@ -86,7 +86,7 @@ using IngressActor = caf::typed_actor<
     // Poll until the queue is empty, then stop waiting for the holes of every flow: what is missing will not come.
     caf::replies_to<drain_atom>::with<DrainReport>,
     // An assembler has proven, by counting to the end, where ops of these flows began.
-    caf::reacts_to<closed_atom, ClosedOpsPtr>,
+    caf::reacts_to<closed_atom, ProvenFlowsPtr>,
     // Ops of a communicator below a tag are done with.
     caf::reacts_to<forget_atom, std::uint32_t, std::uint32_t>,
     // The assemblers and the other queues, once all of them exist.

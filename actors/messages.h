@@ -7,7 +7,6 @@
 
 #include <array>
 #include <cstdint>
-#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -25,6 +24,7 @@
 #include "replica/hyper.h"
 #include "replica/layout.h"
 #include "replica/shard.h"
+#include "replica/step_message.h"
 #include "storage/shard_store.h"
 
 namespace gradtap::actors {
@@ -60,7 +60,7 @@ struct SegmentBurst {
   std::uint16_t home_queue = 0;
   std::uint16_t assembler = 0;
   std::vector<dataplane::Segment> segments;
-  std::vector<std::uint8_t> owned;  // bytes of segments that were stored out of order
+  std::vector<dataplane::OwnedBytes> kept;  // blocks of segments that had waited for a late header
 };
 struct SegmentBurstRef {
   SegmentBurst* burst = nullptr;
@@ -78,8 +78,14 @@ struct DrainReport {
   std::uint64_t frames = 0;  // polled so far
 };
 
-// Sizes (bytes) that ops of the job may have.
-using OpSizesPtr = std::shared_ptr<const std::vector<std::uint64_t>>;
+// Sizes that ops of the job may have.
+using OpSizesPtr = std::shared_ptr<const dataplane::SizeTable>;
+
+// Ops that changed since the last message.
+using OpSummariesPtr = std::shared_ptr<const std::vector<dataplane::OpSummary>>;
+
+// Flows of which an assembler has proven, by counting an op's messages to the end, where that op began.
+using ProvenFlowsPtr = std::shared_ptr<const std::vector<dataplane::ProvenFlow>>;
 
 // Asks an assembler for the bits of 32-bit words of an op, taken to be op_bytes long.
 struct WordQuery {
@@ -142,17 +148,7 @@ struct Durable {
 };
 
 // A step message of the authoritative rank, parsed and checked.
-struct StepMessage {
-  StepNumber step = 0;
-  LayoutId layout{};
-  std::uint64_t interval_from = 0;
-  std::uint64_t interval_to = 0;
-  std::uint32_t micro_steps = 1;
-  std::uint32_t synced_backwards = 1;
-  replica::StepScalars scalars;
-  std::map<std::uint32_t, std::array<std::uint32_t, 8>> witness;  // bucket -> bits of its 8 positions
-};
-using StepMessagePtr = std::shared_ptr<const StepMessage>;
+using StepMessagePtr = std::shared_ptr<const replica::StepMessage>;
 using LayoutPtr = std::shared_ptr<const replica::Layout>;
 
 // What the client said about itself: steps that will never come, or that it has gone.

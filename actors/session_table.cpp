@@ -35,7 +35,8 @@ Session* SessionTable::find(std::string_view run_nonce, std::uint32_t rank) {
 }
 
 Result<SeqVerdict> SessionTable::accept(Session& session, std::uint64_t seq, const Sha256& digest) {
-  auto conflict = [&](const Sha256& known) -> bool { return known != digest; };
+  // A number that was declared dropped has no digest: what comes for it after all is a duplicate.
+  auto conflict = [&](const Sha256& known) { return known != Sha256{} && known != digest; };
   const auto where = [&] { return fmt::format("session {} rank {} seq {}", session.id, session.rank, seq); };
   if (seq == 0) return fail(ErrorCode::kRequestMalformed, "sequence numbers start at 1", where(), ">= 1", "0");
   const auto known_recent = session.recent.find(seq);

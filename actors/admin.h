@@ -1,0 +1,24 @@
+// Admin: answers for every actor of the node.
+//
+// Purpose: fan a question out with a 1 s deadline and merge the answers; who does not answer is listed under "absent",
+// never waited for. Owns nothing but handles. Thread: its own.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "actors/interfaces.h"
+#include "common/clock.h"
+
+namespace gradtap::actors {
+
+struct AdminOptions {
+  std::string node;
+  std::string job;
+  std::string tap;  // description of the port
+  std::shared_ptr<const Clock> clock;
+};
+
+[[nodiscard]] AdminActor spawn_admin(caf::actor_system& system, AdminOptions options);
+
+}  // namespace gradtap::actors

@@ -1,0 +1,25 @@
+// Assembler: the actor round an OpWindow.
+//
+// Purpose: copies payload once to its place in the op, proves coverage, and cuts bound ops into contributions for the
+// shard owners. Which op comes here is ingress's guess (tag modulo the number of assemblers) and only spreads the load.
+// Threads: the scheduler's; one message at a time. Owns its window. Invariants: a lent burst is returned in the same
+// message that consumed it; only complete ops without conflict are ever handed on.
+#pragma once
+
+#include <memory>
+
+#include "actors/interfaces.h"
+#include "dataplane/op_window.h"
+#include "dataplane/schedule.h"
+
+namespace gradtap::actors {
+
+struct AssemblerOptions {
+  std::uint16_t index = 0;
+  std::shared_ptr<const dataplane::Schedule> schedule;
+  dataplane::OpWindowConfig window;
+};
+
+[[nodiscard]] AssemblerActor spawn_assembler(caf::actor_system& system, AssemblerOptions options);
+
+}  // namespace gradtap::actors

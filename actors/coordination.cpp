@@ -1,0 +1,610 @@
+#include "actors/coordination.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "dataplane/witness.h"
+#include "replica/digest.h"
+
+namespace gradtap::actors {
+
+namespace {
+
+constexpr std::size_t kOpsKept = 16'384;
+constexpr std::size_t kLayoutsKept = 64;
+constexpr std::size_t kDroppedKept = 65'536;
+constexpr std::size_t kMessageTimesKept = 64;
+constexpr std::uint64_t kAskAgainNs = 1'000'000'000;
+constexpr std::uint64_t kFlushLagNs = 2'000'000'000;
+
+dataplane::StepVerdict to_dataplane(replica::Verdict verdict) {
+  switch (verdict) {
+    case replica::Verdict::kApplied:
+      return dataplane::StepVerdict::kApplied;
+    case replica::Verdict::kSkipped:
+      return dataplane::StepVerdict::kSkipped;
+    case replica::Verdict::kAmbiguous:
+      break;
+  }
+  return dataplane::StepVerdict::kAmbiguous;
+}
+
+std::string join_ranges(const std::vector<Interval>& ranges, std::size_t most) {
+  std::string text;
+  for (std::size_t i = 0; i < ranges.size() && i < most; ++i)
+    text += fmt::format("{}[{},{})", i == 0 ? "" : " ", ranges[i].begin, ranges[i].end);
+  if (ranges.size() > most) text += fmt::format(" and {} more", ranges.size() - most);
+  return text;
+}
+
+}  // namespace
+
+Coordination::Coordination(JobPlanPtr plan, const CoordinationConfig& config, const Clock& clock, StepNumber version,
+                           dataplane::SizeTable sizes)
+    : plan_(std::move(plan)),
+      config_(config),
+      clock_(clock),
+      sizes_(std::move(sizes)),
+      base_(version),
+      newest_message_(version),
+      bound_(version),
+      verified_(version),
+      applied_(plan_->shards.shards().size(), version),
+      durable_(plan_->shards.shards().size()),
+      last_message_ns_(clock.monotonic_ns()) {
+  commands_.emplace_back(PublishSizes{std::make_shared<const dataplane::SizeTable>(sizes_)});
+}
+
+std::vector<Command> Coordination::take_commands() { return std::exchange(commands_, {}); }
+
+void Coordination::note(bool warning, std::string text) { commands_.emplace_back(NoteEvent{warning, std::move(text)}); }
+
+// -- inputs --------------------------------------------------------------------------------------------------------
+
+void Coordination::on_layout(const LayoutPtr& layout) {
+  if (layouts_.contains(layout->id())) return;
+  if (layouts_.size() >= kLayoutsKept) {
+    // The layout in force is the one the attempt uses; any other may go and is asked for again when it is needed.
+    for (auto it = layouts_.begin(); it != layouts_.end(); ++it)
+      if (!attempt_.message || it->first != attempt_.message->layout_id) {
+        layouts_.erase(it);
+        break;
+      }
+  }
+  LayoutEntry entry{layout, {}};
+  std::vector<std::uint64_t> bytes;
+  for (std::size_t i = 0; i < layout->bucket_count(); ++i) {
+    entry.slices.push_back(std::make_shared<const std::vector<replica::Slice>>(plan_->shards.slices(*layout, i)));
+    bytes.push_back(layout->bucket_bytes(i));
+    if (layout->bucket_bytes(i) > 0) (void)sizes_.add({layout->bucket_bytes(i), 4});
+  }
+  layouts_.emplace(layout->id(), std::move(entry));
+  if (const Status added = binder_.add_layout(layout->id(), std::move(bytes), sizes_.version()); !added)
+    note(true, added.error().text());
+  commands_.emplace_back(PublishSizes{std::make_shared<const dataplane::SizeTable>(sizes_)});
+  attempt_.changed = true;
+  advance();
+}
+
+void Coordination::on_step(const StepMessagePtr& message) {
+  last_message_ns_ = clock_.monotonic_ns();
+  newest_message_ = std::max(newest_message_, message->step);
+  if (message->step <= bound_ || messages_.contains(message->step)) return;
+  if (messages_.size() >= config_.pending_steps_max) {
+    ++messages_refused_;
+    dropped_.insert(message->step);
+    return;
+  }
+  messages_.emplace(message->step, message);
+  message_ns_[message->step] = last_message_ns_;
+  while (message_ns_.size() > kMessageTimesKept) message_ns_.erase(message_ns_.begin());
+  advance();
+}
+
+void Coordination::on_notice(const ClientNotice& notice) {
+  for (const StepNumber step : notice.dropped_steps)
+    if (step > bound_ && dropped_.size() < kDroppedKept) dropped_.insert(step);
+  if (notice.detached) {
+    detached_ = true;
+    detach_reason_ = notice.reason;
+  }
+  advance();
+}
+
+void Coordination::on_ops(std::span<const dataplane::OpSummary> ops) {
+  for (const dataplane::OpSummary& op : ops) {
+    ops_[op.op] = op;
+    binder_.update(op);
+  }
+  while (ops_.size() > kOpsKept) ops_.erase(ops_.begin());
+  if (!ops.empty()) {
+    attempt_.changed = true;
+    last_ops_ns_ = clock_.monotonic_ns();
+  }
+  advance();
+}
+
+void Coordination::on_words(std::uint64_t ticket, const std::optional<WordAnswer>& answer) {
+  if (attempt_.phase != Phase::kAsking || ticket < attempt_.first_ticket ||
+      ticket - attempt_.first_ticket >= attempt_.asked.size())
+    return;  // of an earlier evaluation
+  const auto [assignment, bucket] = attempt_.asked[ticket - attempt_.first_ticket];
+  if (answer) {
+    attempt_.outcomes[assignment][bucket] = compare(bucket, *answer);
+    attempt_.missing[assignment][bucket] = answer->missing;
+  } else {
+    attempt_.changed = true;  // ask again
+  }
+  if (--attempt_.open_tickets > 0) return;
+  attempt_.phase = Phase::kWatching;
+  judge();
+  advance();
+}
+
+void Coordination::on_bind(std::uint64_t ticket, const Outcome& outcome) {
+  if (attempt_.phase != Phase::kBinding || ticket < attempt_.first_ticket ||
+      ticket - attempt_.first_ticket >= attempt_.asked.size())
+    return;
+  if (!outcome.ok) {
+    attempt_.bind_failed = true;
+    attempt_.bind_error = outcome.error.text();
+  }
+  if (--attempt_.open_tickets > 0) return;
+  attempt_.phase = Phase::kWatching;
+  if (attempt_.bind_failed) {
+    // A conflict may have arrived between the proof and the order. What the owners got stays without a go.
+    hold(GapReason::kConflict, attempt_.bind_error);
+    return;
+  }
+  const dataplane::Assignment& assignment = attempt_.assignments.list[attempt_.judgement.assignment];
+  if (const Status done = binder_.commit(attempt_.evidence, assignment); !done) {
+    hold(GapReason::kOpAmbiguous, done.error().text());
+    return;
+  }
+  strong_buckets_ += attempt_.judgement.strong;
+  weak_buckets_ += attempt_.judgement.weak;
+  by_witness_ += attempt_.judgement.by_witness ? 1 : 0;
+  finish_step();
+  advance();
+}
+
+void Coordination::on_drained(std::uint64_t ticket) {
+  if (attempt_.phase != Phase::kDraining || ticket != attempt_.first_ticket) return;
+  attempt_.phase = Phase::kWatching;
+  attempt_.changed = true;
+  // Frames may have been handed from one queue to another while the first drain went round.
+  if (++attempt_.drains >= 2) attempt_.definitive = true;
+  advance();
+}
+
+void Coordination::on_applied(const Applied& applied) {
+  if (applied.shard >= applied_.size()) return;
+  if (!applied.outcome.ok) {
+    const bool unwired = applied.outcome.error.code == ErrorCode::kGradientIncomplete;
+    apply_gap_ = Gap{unwired ? GapReason::kUnwired : GapReason::kUnsupported, applied.step,
+                     fmt::format("shard {}: {}", applied.shard, applied.outcome.error.text()),
+                     "the shard stays at its version"};
+    note(true, apply_gap_->evidence);
+    return;
+  }
+  applied_[applied.shard] = std::max(applied_[applied.shard], applied.step);
+  auto& digests = digests_[applied.step];
+  digests[applied.shard] = applied.digest;
+  verified_ = applied_.empty() ? bound_ : *std::min_element(applied_.begin(), applied_.end());
+  for (auto it = digests_.begin(); it != digests_.end() && it->first <= verified_;) {
+    if (it->second.size() == applied_.size()) {
+      std::vector<Sha256> in_order;
+      for (const auto& [shard, digest] : it->second) in_order.push_back(digest);
+      roots_[it->first] = replica::state_root(in_order);
+    }
+    it = digests_.erase(it);
+  }
+  while (roots_.size() > config_.roots_kept) roots_.erase(roots_.begin());
+  advance();
+}
+
+void Coordination::on_durable(const Durable& durable) {
+  if (!durable.outcome.ok) {
+    const bool full = durable.outcome.error.code == ErrorCode::kStoreFull;
+    store_gap_ = Gap{full ? GapReason::kStorageFull : GapReason::kStorageError, durable.step,
+                     durable.outcome.error.text(), "tried again after a growing pause"};
+    return;
+  }
+  store_gap_.reset();
+  if (durable.shard < durable_.size())
+    durable_[durable.shard] = std::max(durable_[durable.shard].value_or(0), durable.step);
+}
+
+void Coordination::tick() {
+  const std::uint64_t now = clock_.monotonic_ns();
+  if (durable() >= verified_)
+    durable_behind_since_ns_ = 0;
+  else if (durable_behind_since_ns_ == 0)
+    durable_behind_since_ns_ = now;
+  advance();
+  if (attempt_.phase != Phase::kWatching || attempt_.definitive) return;
+  if (now - attempt_.started_ns < config_.grace_ms * 1'000'000) return;
+  attempt_.phase = Phase::kDraining;
+  attempt_.first_ticket = next_ticket_++;
+  ++drains_;
+  commands_.emplace_back(AskDrain{attempt_.first_ticket});
+}
+
+// -- binding -------------------------------------------------------------------------------------------------------
+
+void Coordination::advance() {
+  for (;;) {
+    if (attempt_.phase == Phase::kIdle && !begin_next()) return;
+    if (attempt_.phase != Phase::kWatching || !attempt_.changed) return;
+    evaluate();
+    if (attempt_.phase != Phase::kIdle) return;  // idle again: the step needed no ops, the next may begin
+  }
+}
+
+bool Coordination::begin_next() {
+  const StepNumber step = bound_ + 1;
+  if (bound_ - verified_ >= config_.bind_ahead_steps || apply_gap_) return false;
+  const auto message = messages_.find(step);
+  if (message == messages_.end()) {
+    if (dropped_.contains(step))
+      hold(GapReason::kScalarsMissing, fmt::format("the client dropped the message of step {}", step),
+           "none: the scalars of the step exist nowhere else");
+    else if (newest_message_ > step && !messages_.empty() &&
+             clock_.monotonic_ns() - last_message_ns_ > config_.grace_ms * 1'000'000)
+      hold(GapReason::kScalarsMissing, fmt::format("message of step {} of rank 0 has not come", step),
+           "the client sends it again");
+    return false;
+  }
+  attempt_ = Attempt{};
+  attempt_.step = step;
+  attempt_.message = message->second;
+  attempt_.started_ns = clock_.monotonic_ns();
+  attempt_.phase = Phase::kWatching;
+  dataplane::StepEvidence& evidence = attempt_.evidence;
+  evidence.step = step;
+  evidence.layout = attempt_.message->layout_id;
+  evidence.begin = attempt_.message->interval_begin;
+  evidence.end = attempt_.message->interval_end;
+  evidence.synced_backwards = static_cast<std::uint32_t>(attempt_.message->synced_backwards);
+  evidence.verdict = to_dataplane(attempt_.message->scalars.verdict);
+  // Every gloo header carries the tag, an absolute anchor; provisional flows are placed only when their count is exact.
+  evidence.anchored = binder_.delta_known();
+  held_.reset();
+  return true;
+}
+
+void Coordination::evaluate() {
+  attempt_.changed = false;
+  attempt_.assignments = binder_.assignments(attempt_.evidence, attempt_.definitive);
+  const auto& list = attempt_.assignments.list;
+  attempt_.outcomes.clear();
+  attempt_.missing.clear();
+  attempt_.asked.clear();
+  for (const dataplane::Assignment& assignment : list) {
+    attempt_.outcomes.emplace_back(assignment.buckets.size());
+    attempt_.missing.emplace_back(assignment.buckets.size());
+  }
+  if (!attempt_.definitive && known_incomplete(attempt_.assignments)) return;  // more summaries will come
+  attempt_.first_ticket = next_ticket_;
+  for (std::size_t a = 0; a < list.size(); ++a)
+    for (std::uint32_t i = 0; i < list[a].buckets.size(); ++i) {
+      const dataplane::BucketOp& bucket = list[a].buckets[i];
+      if (!bucket.seen) {
+        attempt_.missing[a][i] = {{0, bucket.bytes}};
+        if (witness_of(i) == nullptr) attempt_.outcomes[a][i].result = dataplane::WitnessResult::kNotSampled;
+        continue;
+      }
+      AskWords ask{next_ticket_++, {bucket.op, bucket.bytes, {}}};
+      if (witness_of(i) != nullptr)
+        for (const std::uint64_t position :
+             dataplane::witness_positions(attempt_.evidence.layout, attempt_.step, i, bucket.bytes / 4))
+          ask.query.byte_offsets.push_back(position * 4);
+      attempt_.asked.emplace_back(a, i);
+      ++questions_;
+      commands_.emplace_back(std::move(ask));
+    }
+  attempt_.open_tickets = attempt_.asked.size();
+  if (attempt_.open_tickets > 0)
+    attempt_.phase = Phase::kAsking;
+  else
+    judge();
+}
+
+bool Coordination::known_incomplete(const dataplane::Assignments& assignments) const {
+  if (assignments.list.size() != 1) return false;
+  for (const dataplane::BucketOp& bucket : assignments.list.front().buckets) {
+    const auto op = ops_.find(bucket.op);
+    if (op == ops_.end() || (!op->second.complete && !op->second.conflict && !op->second.closed)) return true;
+  }
+  return false;
+}
+
+const replica::WitnessBucket* Coordination::witness_of(std::uint32_t bucket) const {
+  const auto& witness = attempt_.message->witness;
+  const auto it = std::lower_bound(witness.begin(), witness.end(), bucket,
+                                   [](const replica::WitnessBucket& entry, std::uint64_t b) { return entry.bucket < b; });
+  return it != witness.end() && it->bucket == bucket ? &*it : nullptr;
+}
+
+dataplane::WitnessOutcome Coordination::compare(std::uint32_t bucket, const WordAnswer& answer) const {
+  using dataplane::WitnessResult;
+  const replica::WitnessBucket* witness = witness_of(bucket);
+  if (witness == nullptr) return {WitnessResult::kNotSampled, 0};
+  const auto layout = layouts_.find(attempt_.evidence.layout);
+  if (layout == layouts_.end() || bucket >= layout->second.layout->bucket_count()) return {};
+  const replica::Layout& entry = *layout->second.layout;
+  const auto positions =
+      dataplane::witness_positions(attempt_.evidence.layout, attempt_.step, bucket, entry.bucket_numel(bucket));
+  unsigned compared = 0;
+  unsigned nonzero = 0;
+  for (std::uint32_t j = 0; j < positions.size() && j < answer.words.size(); ++j) {
+    if (!answer.words[j]) continue;
+    ++compared;
+    const auto place = entry.locate(bucket, positions[j]);
+    // A parameter whose gradient the optimizer never saw reads as +0 on the trainer's side, and no transform ran on it.
+    const bool none = place.parameter < attempt_.message->scalars.param_state.size() &&
+                      attempt_.message->scalars.param_state[place.parameter] == replica::ParamState::kNone;
+    const float wire = std::bit_cast<float>(*answer.words[j]);
+    const float ours = none ? wire : attempt_.message->scalars.transforms.apply(wire, place.parameter);
+    const float theirs = std::bit_cast<float>(witness->bits[j]);
+    const bool equal = std::bit_cast<std::uint32_t>(ours) == witness->bits[j] || (std::isnan(ours) && std::isnan(theirs));
+    if (!equal) return {WitnessResult::kMismatched, j};
+    if (ours != 0.0F || theirs != 0.0F) ++nonzero;
+  }
+  if (nonzero > 0) return {WitnessResult::kMatched, 0};
+  if (compared == positions.size()) return {WitnessResult::kAllZero, 0};
+  return {};
+}
+
+std::string Coordination::describe_missing(const dataplane::Assignment& assignment,
+                                           const std::vector<std::vector<Interval>>& missing) const {
+  std::string text;
+  for (std::size_t i = 0; i < missing.size(); ++i) {
+    if (missing[i].empty()) continue;
+    const dataplane::BucketOp& bucket = assignment.buckets[i];
+    text += fmt::format("{}bucket {} (tag {}, {} bytes{}): {}", text.empty() ? "" : "; ", i, bucket.op.tag, bucket.bytes,
+                        bucket.seen ? "" : ", no frame seen", join_ranges(missing[i], 8));
+    if (text.size() > 1000) return text + " ...";
+  }
+  return text;
+}
+
+void Coordination::judge() {
+  using dataplane::BindVerdict;
+  attempt_.judgement = binder_.judge(attempt_.evidence, attempt_.assignments, attempt_.outcomes);
+  const dataplane::Judgement& judgement = attempt_.judgement;
+  const auto& list = attempt_.assignments.list;
+  switch (judgement.verdict) {
+    case BindVerdict::kBound: {
+      const dataplane::Assignment& chosen = list[judgement.assignment];
+      const auto& missing = attempt_.missing[judgement.assignment];
+      const bool complete =
+          std::all_of(missing.begin(), missing.end(), [](const auto& ranges) { return ranges.empty(); });
+      if (complete) return bind(chosen);
+      break;
+    }
+    case BindVerdict::kSkipped:
+      ++skipped_steps_;
+      return finish_step();
+    case BindVerdict::kUnwired:
+      return hold(GapReason::kUnwired, "the optimizer used gradients that were not all-reduced (synced_backwards = 0)",
+                  "none: the gradient of this step is not on the wire");
+    case BindVerdict::kLayoutUnknown:
+      ask_for_layout(attempt_.evidence.layout);
+      return hold(GapReason::kLayoutUnknown, "layout " + to_hex(attempt_.evidence.layout).substr(0, 16),
+                  "asked the client for it");
+    case BindVerdict::kWitnessMismatch: {
+      const dataplane::Assignment& named = list[judgement.assignment];
+      return hold(GapReason::kWitnessMismatch,
+                  fmt::format("step {} bucket {} tag {} position {}: the trainer's gradient is not what the wire carried",
+                              attempt_.step, judgement.bucket, named.buckets[judgement.bucket].op.tag,
+                              judgement.position),
+                  "not applied; another layout or assignment that fits clears it");
+    }
+    case BindVerdict::kAmbiguous:
+      if (attempt_.evidence.verdict == dataplane::StepVerdict::kAmbiguous)
+        return hold(GapReason::kOpAmbiguous, fmt::format("step {}: two optimizer calls between two commits", attempt_.step),
+                    "call tap.commit() after every optimizer.step()");
+      if (attempt_.definitive)
+        hold(GapReason::kOpAmbiguous,
+             fmt::format("step {}: {} assignments of ops to buckets fit", attempt_.step, list.size()), "not applied");
+      return;
+    case BindVerdict::kAnchorLost:
+      if (attempt_.definitive)
+        hold(GapReason::kAnchorLost,
+             fmt::format("step {}: no op in the interval [{}, {}) fits the learnt offset of tags", attempt_.step,
+                         attempt_.evidence.begin, attempt_.evidence.end),
+             "not applied");
+      return;
+    case BindVerdict::kWait:
+      break;
+  }
+  // Something is not there. Say so at once when a conflict made it a hole, otherwise when absence is definitive.
+  for (const dataplane::Assignment& assignment : list)
+    for (const dataplane::BucketOp& bucket : assignment.buckets) {
+      const auto op = ops_.find(bucket.op);
+      if (op == ops_.end()) continue;
+      if (op->second.conflict && list.size() == 1)
+        return hold(GapReason::kConflict,
+                    fmt::format("step {} tag {}: copies of the same bytes differ", attempt_.step, bucket.op.tag),
+                    "not applied: copies are never voted on");
+      if (op->second.shed != dataplane::ShedReason::kNone && list.size() == 1)
+        return hold(GapReason::kOverloadShed,
+                    fmt::format("step {} tag {} was shed (reason {}) to keep memory in bounds", attempt_.step,
+                                bucket.op.tag, static_cast<unsigned>(op->second.shed)),
+                    "raise assembly.window_bytes or assembly.limbo_bytes");
+    }
+  if (attempt_.definitive) hold_for_missing_bytes();
+}
+
+void Coordination::hold_for_missing_bytes() {
+  const auto& list = attempt_.assignments.list;
+  const auto before = message_ns_.find(attempt_.step - 1);
+  if (before != message_ns_.end() && last_ops_ns_ < before->second)
+    return hold(GapReason::kTapDown,
+                fmt::format("nothing was received from the mirror since step {} was committed", attempt_.step - 1),
+                "held; check the mirror session, the cable and tap.interface");
+  if (list.size() == 1)
+    return hold(GapReason::kLostDefinitive,
+                fmt::format("step {}: {}", attempt_.step, describe_missing(list.front(), attempt_.missing.front())),
+                "held; bytes that still come are taken");
+  hold(GapReason::kLostDefinitive,
+       fmt::format("step {}: no op in the interval [{}, {}) was seen whole ({} assignments)", attempt_.step,
+                   attempt_.evidence.begin, attempt_.evidence.end, list.size()),
+       "held; bytes that still come are taken");
+}
+
+void Coordination::hold(GapReason reason, std::string evidence, std::string action) {
+  if (!held_ || held_->reason != reason) note(true, fmt::format("{}: {}", gap_reason_name(reason), evidence));
+  held_ = Gap{reason, bound_ + 1, std::move(evidence), std::move(action)};
+}
+
+void Coordination::bind(const dataplane::Assignment& assignment) {
+  const LayoutEntry& layout = layouts_.at(attempt_.evidence.layout);
+  attempt_.phase = Phase::kBinding;
+  attempt_.bind_failed = false;
+  attempt_.asked.clear();
+  attempt_.first_ticket = next_ticket_;
+  for (std::uint32_t i = 0; i < assignment.buckets.size(); ++i) {
+    const dataplane::BucketOp& bucket = assignment.buckets[i];
+    attempt_.asked.emplace_back(attempt_.judgement.assignment, i);
+    commands_.emplace_back(
+        OrderBind{next_ticket_++, {bucket.op, bucket.bytes, attempt_.step, i, layout.slices[i]}});
+  }
+  attempt_.open_tickets = attempt_.asked.size();
+}
+
+void Coordination::finish_step() {
+  auto go = std::make_shared<Go>();
+  go->scalars = attempt_.message->scalars;
+  commands_.emplace_back(GiveGo{std::move(go)});
+  bound_ = attempt_.step;
+  messages_.erase(attempt_.step);
+  dropped_.erase(dropped_.begin(), dropped_.upper_bound(attempt_.step));
+  held_.reset();
+  const std::uint64_t end = attempt_.evidence.end;
+  if (binder_.delta_known()) {
+    const std::int64_t tag = static_cast<std::int64_t>(end) + binder_.deltas().front();
+    if (tag > 0 && tag <= static_cast<std::int64_t>(~std::uint32_t{0})) {
+      const auto below = static_cast<std::uint32_t>(tag);
+      binder_.forget_below(binder_.comm(), below);
+      std::erase_if(ops_, [&](const auto& entry) {
+        return entry.first.comm == binder_.comm() && entry.first.tag < below;
+      });
+      commands_.emplace_back(ForgetBelow{binder_.comm(), below});
+    }
+  }
+  attempt_ = Attempt{};
+}
+
+void Coordination::ask_for_layout(const LayoutId& id) {
+  const std::uint64_t now = clock_.monotonic_ns();
+  if (layout_asked_ns_ != 0 && now - layout_asked_ns_ < kAskAgainNs) return;
+  layout_asked_ns_ = now;
+  commands_.emplace_back(AskLayout{id});
+}
+
+// -- reports -------------------------------------------------------------------------------------------------------
+
+StepNumber Coordination::training() const { return std::max(newest_message_, bound_); }
+
+StepNumber Coordination::durable() const {
+  StepNumber lowest = verified_;
+  for (const auto& step : durable_) lowest = std::min(lowest, step.value_or(0));
+  return lowest;
+}
+
+bool Coordination::base_durable() const {
+  return std::all_of(durable_.begin(), durable_.end(), [](const auto& step) { return step.has_value(); });
+}
+
+std::vector<Gap> Coordination::gaps() const {
+  std::vector<Gap> gaps;
+  const std::uint64_t now = clock_.monotonic_ns();
+  if (apply_gap_) gaps.push_back(*apply_gap_);
+  if (training() > verified_) {
+    if (held_)
+      gaps.push_back(*held_);
+    else if (bound_ > verified_)
+      gaps.push_back({GapReason::kApplyLag, verified_ + 1, fmt::format("{} steps are bound", bound_ - verified_),
+                      "owners are applying"});
+    else
+      gaps.push_back({GapReason::kInFlight, verified_ + 1, "the step's bytes are being assembled", {}});
+  }
+  if (detached_ && detach_reason_ != "close")
+    gaps.push_back({GapReason::kClientDisabled, training(), "the client left: " + detach_reason_, "restart the job to attach again"});
+  else if (!detached_ && now - last_message_ns_ > config_.trainer_silent_ms * 1'000'000)
+    gaps.push_back({GapReason::kTrainerSilent, training(),
+                    fmt::format("no message for {} s", (now - last_message_ns_) / 1'000'000'000), "look at the job"});
+  if (store_gap_) gaps.push_back(*store_gap_);
+  if (durable() < verified_ && !store_gap_ && durable_behind_since_ns_ != 0 &&
+      now - durable_behind_since_ns_ > kFlushLagNs)
+    gaps.push_back({GapReason::kFlushLag, durable() + 1,
+                    fmt::format("durable is behind for {} ms", (now - durable_behind_since_ns_) / 1'000'000),
+                    "the keeper is writing"});
+  if (!plan_->unknown_leaves.empty()) {
+    std::string names;
+    for (const std::string& name : plan_->unknown_leaves) {
+      if (names.size() > 200) {
+        names += " ...";
+        break;
+      }
+      names += (names.empty() ? "" : ", ") + name;
+    }
+    gaps.push_back({GapReason::kUnknownState, base_, names, "pass the objects in extra= or remove them"});
+  }
+  if (durable() > 0)
+    gaps.push_back({GapReason::kPublishInterval, 0, "no recovery points are configured on this node", {}});
+  return gaps;
+}
+
+nlohmann::json Coordination::status() const {
+  nlohmann::json list = nlohmann::json::array();
+  for (const Gap& gap : gaps())
+    list.push_back({{"reason", static_cast<unsigned>(gap.reason)},
+                    {"name", gap_reason_name(gap.reason)},
+                    {"since_step", gap.since_step},
+                    {"evidence", gap.evidence},
+                    {"action", gap.action}});
+  nlohmann::json deltas = nlohmann::json::array();
+  for (const std::int64_t delta : binder_.deltas()) deltas.push_back(delta);
+  const bool held = held_ && held_->reason != GapReason::kLayoutUnknown;
+  return {{"lineage", plan_->lineage},
+          {"state", held ? "held" : "tracking"},
+          {"shards", applied_.size()},
+          {"recipe", replica::recipe_name(plan_->recipe)},
+          {"base_step", base_},
+          {"training", training()},
+          {"bound", bound_},
+          {"verified", verified_},
+          {"durable", durable()},
+          {"published", 0},
+          {"lag_steps", training() - verified_},
+          {"gaps", list},
+          {"binding",
+           {{"delta", deltas},
+            {"strong_buckets", strong_buckets_},
+            {"weak_buckets", weak_buckets_},
+            {"by_witness", by_witness_},
+            {"relearnt_deltas", binder_.counters().relearnt_deltas},
+            {"skipped_steps", skipped_steps_},
+            {"drains", drains_},
+            {"questions", questions_},
+            {"messages_pending", messages_.size()},
+            {"messages_refused", messages_refused_},
+            {"layouts", layouts_.size()},
+            {"op_sizes", sizes_.sizes().size()}}}};
+}
+
+nlohmann::json Coordination::roots(StepNumber from, StepNumber to) const {
+  nlohmann::json list = nlohmann::json::array();
+  for (auto it = roots_.lower_bound(from); it != roots_.end() && it->first <= to; ++it)
+    list.push_back({{"step", it->first}, {"root", to_hex(it->second)}});
+  return {{"digests", list}};
+}
+
+}  // namespace gradtap::actors

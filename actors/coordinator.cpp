@@ -1,0 +1,167 @@
+#include "actors/coordinator.h"
+
+#include <memory>
+#include <utility>
+
+#include "common/log.h"
+
+namespace gradtap::actors {
+
+namespace {
+
+constexpr std::chrono::milliseconds kTick{50};
+constexpr std::chrono::milliseconds kAnswerDeadline{5000};
+
+struct CoordinatorState {
+  static inline const char* name = "coordinator";
+  CoordinatorOptions options;
+  std::unique_ptr<Coordination> core;
+  WiringPtr wiring;
+  bool base_reported = false;
+};
+
+using CoordinatorPointer = CoordinatorActor::stateful_pointer<CoordinatorState>;
+
+void carry_out(CoordinatorPointer self);
+
+const AssemblerActor& assembler_of(const Wiring& wiring, const dataplane::OpKey& op) {
+  return wiring.assemblers[op.tag % wiring.assemblers.size()];
+}
+
+struct Carrier {
+  CoordinatorPointer self;
+
+  [[nodiscard]] const Wiring& wiring() const { return *self->state.wiring; }
+
+  void operator()(const AskWords& ask) const {
+    self->request(assembler_of(wiring(), ask.query.op), kAnswerDeadline, words_atom_v, ask.query)
+        .then(
+            [self = self, ticket = ask.ticket](const WordAnswer& answer) {
+              self->state.core->on_words(ticket, answer);
+              carry_out(self);
+            },
+            [self = self, ticket = ask.ticket](const caf::error&) {
+              self->state.core->on_words(ticket, std::nullopt);
+              carry_out(self);
+            });
+  }
+  void operator()(const OrderBind& order) const {
+    self->request(assembler_of(wiring(), order.order.op), kAnswerDeadline, bind_atom_v, order.order)
+        .then(
+            [self = self, ticket = order.ticket](const Outcome& outcome) {
+              self->state.core->on_bind(ticket, outcome);
+              carry_out(self);
+            },
+            [self = self, ticket = order.ticket](const caf::error&) {
+              self->state.core->on_bind(ticket, Outcome{false, {ErrorCode::kTimeout, "an assembler did not bind in time",
+                                                                {}, {}, {}, "see its status"}});
+              carry_out(self);
+            });
+  }
+  void operator()(const AskDrain& drain) const {
+    auto open = std::make_shared<std::size_t>(wiring().ingress.size());
+    const auto close_one = [self = self, ticket = drain.ticket, open] {
+      if (--*open > 0) return;
+      self->state.core->on_drained(ticket);
+      carry_out(self);
+    };
+    if (*open == 0) {
+      self->state.core->on_drained(drain.ticket);
+      return;
+    }
+    for (const IngressActor& ingress : wiring().ingress)
+      self->request(ingress, kAnswerDeadline, drain_atom_v)
+          .then([close_one](const DrainReport&) { close_one(); }, [close_one](const caf::error&) { close_one(); });
+  }
+  void operator()(const GiveGo& go) const {
+    for (const OwnerActor& owner : wiring().owners) self->send(owner, go_atom_v, go.go);
+  }
+  void operator()(const ForgetBelow& forget) const {
+    for (const AssemblerActor& assembler : wiring().assemblers)
+      self->send(assembler, forget_atom_v, forget.comm, forget.tag);
+    for (const IngressActor& ingress : wiring().ingress) self->send(ingress, forget_atom_v, forget.comm, forget.tag);
+  }
+  void operator()(const AskLayout& ask) const { self->send(wiring().side_channel, ask_atom_v, to_hex(ask.layout)); }
+  void operator()(const PublishSizes& publish) const {
+    for (const AssemblerActor& assembler : wiring().assemblers) self->send(assembler, sizes_atom_v, publish.sizes);
+  }
+  void operator()(const NoteEvent& note) const {
+    const JobPlan& plan = *self->state.options.plan;
+    self->state.options.events->add(note.warning ? LogLevel::kWarn : LogLevel::kInfo, note.text,
+                                    {{"job", plan.job_name}, {"lineage", plan.lineage}});
+  }
+};
+
+void carry_out(CoordinatorPointer self) {
+  if (!self->state.wiring) return;  // commands wait for the wiring
+  // Carrying a command out may bring new ones (a drain of no queues).
+  for (auto commands = self->state.core->take_commands(); !commands.empty();
+       commands = self->state.core->take_commands())
+    for (const Command& command : commands) std::visit(Carrier{self}, command);
+}
+
+CoordinatorActor::behavior_type coordinator(CoordinatorPointer self, const CoordinatorOptions& options) {
+  self->state.options = options;
+  dataplane::SizeTable sizes;
+  for (const std::uint64_t bytes : options.plan->expected_op_bytes)
+    if (bytes > 0) (void)sizes.add({bytes, 4});  // a hint that is no size is no hint
+  self->state.core =
+      std::make_unique<Coordination>(options.plan, options.config, *options.clock, options.version, std::move(sizes));
+  self->delayed_send(self, kTick, tick_atom_v);
+  return {
+      [self](ops_atom, const OpSummariesPtr& ops) {
+        self->state.core->on_ops(*ops);
+        carry_out(self);
+      },
+      [self](step_atom, const StepMessagePtr& message) {
+        self->state.core->on_step(message);
+        carry_out(self);
+      },
+      [self](layout_atom, const LayoutPtr& layout) {
+        self->state.core->on_layout(layout);
+        carry_out(self);
+      },
+      [self](notice_atom, const ClientNoticePtr& notice) {
+        self->state.core->on_notice(*notice);
+        carry_out(self);
+      },
+      [self](applied_atom, const Applied& applied) {
+        self->state.core->on_applied(applied);
+        carry_out(self);
+      },
+      [self](durable_atom, const Durable& durable) {
+        CoordinatorState& state = self->state;
+        state.core->on_durable(durable);
+        if (!state.base_reported && state.core->base_durable() && state.wiring) {
+          state.base_reported = true;
+          self->send(state.wiring->side_channel, durable_atom_v, std::uint64_t{state.core->durable()});
+        }
+        carry_out(self);
+      },
+      [self](tick_atom) {
+        self->state.core->tick();
+        carry_out(self);
+        self->delayed_send(self, kTick, tick_atom_v);
+      },
+      [self](wire_atom, const WiringPtr& wiring) {
+        self->state.wiring = wiring;
+        carry_out(self);
+      },
+      [self](digests_atom, std::uint64_t from, std::uint64_t to) {
+        return HttpAnswer{200, self->state.core->roots(from, to).dump()};
+      },
+      [self](status_atom) {
+        nlohmann::json body = self->state.core->status();
+        body["warnings"] = self->state.options.warnings;
+        return ActorStatus{CoordinatorState::name, body.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace)};
+      },
+  };
+}
+
+}  // namespace
+
+CoordinatorActor spawn_coordinator(caf::actor_system& system, CoordinatorOptions options) {
+  return system.spawn(coordinator, std::move(options));
+}
+
+}  // namespace gradtap::actors

@@ -1,0 +1,27 @@
+// Coordinator: the actor round a Coordination: carries its commands out and brings the answers back.
+//
+// Threads: the scheduler's, one message at a time; a tick every 50 ms drives deadlines. Owns its Coordination. Every
+// question to another actor has a deadline; no answer counts as "ask again".
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "actors/coordination.h"
+#include "actors/interfaces.h"
+#include "common/event_ring.h"
+
+namespace gradtap::actors {
+
+struct CoordinatorOptions {
+  JobPlanPtr plan;
+  CoordinationConfig config;
+  std::shared_ptr<const Clock> clock;
+  std::shared_ptr<EventRing> events;
+  StepNumber version = 0;
+  std::vector<std::string> warnings;  // shown with the status: what the operator should know and accepted
+};
+
+[[nodiscard]] CoordinatorActor spawn_coordinator(caf::actor_system& system, CoordinatorOptions options);
+
+}  // namespace gradtap::actors

@@ -1,0 +1,190 @@
+#include "actors/gateway.h"
+
+#include <charconv>
+#include <optional>
+#include <string_view>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+namespace gradtap::actors {
+
+namespace {
+
+constexpr std::chrono::milliseconds kDeadline{4000};
+constexpr std::size_t kEventsPerAnswer = 1000;
+
+std::vector<std::string_view> split_path(std::string_view path) {
+  std::vector<std::string_view> parts;
+  while (!path.empty()) {
+    const std::size_t slash = path.find('/');
+    const std::string_view part = path.substr(0, slash);
+    if (!part.empty()) parts.push_back(part);
+    if (slash == std::string_view::npos) break;
+    path.remove_prefix(slash + 1);
+  }
+  return parts;
+}
+
+std::optional<std::uint64_t> number(std::string_view text) {
+  std::uint64_t value = 0;
+  const auto [end, code] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (code != std::errc{} || end != text.data() + text.size()) return std::nullopt;
+  return value;
+}
+
+std::optional<std::uint64_t> number(const HttpRequest& request, const std::string& key, std::uint64_t absent) {
+  const auto it = request.query.find(key);
+  return it == request.query.end() ? std::optional(absent) : number(it->second);
+}
+
+HttpAnswer not_found(const HttpRequest& request) {
+  return http_error({ErrorCode::kRequestMalformed, "there is nothing at this path", request.method + " " + request.path,
+                     "a path of docs/side-channel.md", {}, {}},
+                    404);
+}
+
+HttpAnswer bad_number(const HttpRequest& request) {
+  return http_error(
+      {ErrorCode::kBadNumber, "a number of the request is not one", request.path, "a decimal integer", {}, {}}, 422);
+}
+
+class Router {
+ public:
+  Router(caf::actor_system& system, GatewayOptions options) : system_(system), options_(std::move(options)) {}
+
+  [[nodiscard]] HttpAnswer answer(HttpRequest&& request) {
+    const auto parts = split_path(request.path);
+    if (parts.size() < 2 || parts[0] != "v1") return not_found(request);
+    if (parts[1] == "status" && parts.size() == 2 && request.method == "GET")
+      return ask(options_.admin, status_atom_v, std::string());
+    if (parts[1] == "events" && parts.size() == 2 && request.method == "GET") return events(request);
+    if (parts[1] != "jobs" || parts.size() < 4) return not_found(request);
+    if (parts[2] != options_.job)
+      return http_error({ErrorCode::kJobUnknown, "this node does not protect that job", std::string(parts[2]),
+                         options_.job, std::string(parts[2]), "check the job name in the job file and in attach()"});
+    return job_request(std::move(request), parts);
+  }
+
+  [[nodiscard]] Result<std::function<bool(const ByteSink&)>> stream(const HttpRequest& request) {
+    const auto parts = split_path(request.path);
+    if (parts.size() != 4 || parts[2] != options_.job)
+      return fail(ErrorCode::kJobUnknown, "this node does not protect that job", request.path, options_.job);
+    const auto step = number(request, "step", 0);
+    const auto optimizer = number(request, "optimizer", 0);
+    if (!step || !optimizer || !request.query.contains("step"))
+      return fail(ErrorCode::kBadNumber, "the step to export is missing or not a number", request.path,
+                  "?step=S&optimizer=0|1");
+    return options_.state(*step, *optimizer != 0);
+  }
+
+ private:
+  template <class Handle, class... Args>
+  HttpAnswer ask(const Handle& handle, Args&&... args) {
+    HttpAnswer answer;
+    caf::scoped_actor self{system_};
+    self->request(handle, kDeadline, std::forward<Args>(args)...)
+        .receive([&](const HttpAnswer& got) { answer = got; },
+                 [&](const caf::error& error) {
+                   answer = http_error({ErrorCode::kNodeBusy, "the node did not answer in time", {}, "an answer in 4 s",
+                                        system_.render(error), "try again"});
+                 });
+    return answer;
+  }
+
+  HttpAnswer job_request(HttpRequest&& request, const std::vector<std::string_view>& parts) {
+    const std::string_view what = parts[3];
+    const bool get = request.method == "GET";
+    const bool post = request.method == "POST";
+    if (what == "attach" && post && parts.size() == 4)
+      return ask(options_.side_channel, attach_atom_v, posted(request));
+    if (what == "attach" && get && parts.size() == 5)
+      return ask(options_.side_channel, attached_atom_v, std::string(parts[4]));
+    if (what == "messages" && post && parts.size() == 4)
+      return ask(options_.side_channel, post_atom_v, posted(request));
+    if (what == "detach" && post && parts.size() == 4)
+      return ask(options_.side_channel, detach_atom_v, posted(request));
+    if (what == "chunks" && request.method == "PUT" && parts.size() == 6) {
+      const auto n = number(parts[5]);
+      if (!n || *n > 1'000'000) return bad_number(request);
+      auto chunk = std::make_shared<ChunkUpload>();
+      chunk->session = request.session;
+      chunk->id = std::string(parts[4]);
+      chunk->number = static_cast<std::uint32_t>(*n);
+      chunk->body = std::move(request.body);
+      return ask(options_.side_channel, chunk_atom_v, ChunkUploadPtr(std::move(chunk)));
+    }
+    if (what == "status" && get && parts.size() == 4)
+      return ask(options_.admin, status_atom_v, options_.job);
+    if (what == "shards" && get && parts.size() == 4) return ask(options_.admin, shards_atom_v);
+    if (what == "digests" && get && parts.size() == 4) {
+      const auto from = number(request, "from", 0);
+      const auto to = number(request, "to", ~std::uint64_t{0});
+      if (!from || !to) return bad_number(request);
+      return ask(options_.admin, digests_atom_v, *from, *to);
+    }
+    return not_found(request);
+  }
+
+  static MessagesPostPtr posted(HttpRequest& request) {
+    auto post = std::make_shared<MessagesPost>();
+    post->session = std::move(request.session);
+    post->body = std::move(request.body);
+    return post;
+  }
+
+  HttpAnswer events(const HttpRequest& request) const {
+    const auto from = number(request, "from", 0);
+    if (!from) return bad_number(request);
+    nlohmann::json list = nlohmann::json::array();
+    for (const Event& event : options_.events->since(*from, kEventsPerAnswer)) {
+      nlohmann::json fields = nlohmann::json::object();
+      for (const LogField& field : event.fields) fields[field.key] = field.value;
+      list.push_back({{"seq", event.seq},
+                      {"wall_ms", event.wall_ms},
+                      {"level", log_level_name(event.level)},
+                      {"text", event.text},
+                      {"fields", fields}});
+    }
+    const nlohmann::json body = {{"events", list}};
+    return {200, body.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace)};
+  }
+
+  caf::actor_system& system_;
+  GatewayOptions options_;
+};
+
+struct GatewayState {
+  static inline const char* name = "gateway";
+  std::shared_ptr<HttpServer> server;
+};
+
+GatewayActor::behavior_type gateway(GatewayActor::stateful_pointer<GatewayState> self,
+                                    const std::shared_ptr<HttpServer>& server) {
+  self->state.server = server;
+  return {
+      [self](status_atom) {
+        const HttpServer& http = *self->state.server;
+        const nlohmann::json body = {{"port", http.port()},
+                                     {"requests", http.requests()},
+                                     {"refused_bodies", http.refused_bodies()},
+                                     {"waits_for_thread", http.waits_for_thread()}};
+        return ActorStatus{GatewayState::name, body.dump()};
+      },
+  };
+}
+
+}  // namespace
+
+Result<Gateway> spawn_gateway(caf::actor_system& system, GatewayOptions options) {
+  const HttpServerOptions http = options.http;
+  auto router = std::make_shared<Router>(system, std::move(options));
+  HttpHandlers handlers;
+  handlers.answer = [router](HttpRequest&& request) { return router->answer(std::move(request)); };
+  handlers.stream = [router](const HttpRequest& request) { return router->stream(request); };
+  auto server = std::make_shared<HttpServer>(http, std::move(handlers));
+  GRADTAP_TRY(server->start());
+  return Gateway{system.spawn(gateway, server), server};
+}
+
+}  // namespace gradtap::actors

@@ -1,0 +1,35 @@
+// Gateway: the HTTP face of the node (docs/side-channel.md); a thin shell round HttpServer.
+//
+// Purpose: turn requests into messages to the side channel and the admin actor, with a deadline each, and answers
+// back. Threads: the server's; each request uses a scoped actor of its thread. Owns the server. Failure behaviour: an
+// actor that does not answer in time yields 503, never a hanging connection.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "actors/http_server.h"
+#include "actors/interfaces.h"
+#include "common/event_ring.h"
+
+namespace gradtap::actors {
+
+struct GatewayOptions {
+  HttpServerOptions http;
+  std::string job;  // the job this node protects
+  SideChannelActor side_channel;
+  AdminActor admin;
+  std::shared_ptr<EventRing> events;
+  // Prepares a stream of the durable state (StateReader); called on a server thread.
+  std::function<Result<std::function<bool(const ByteSink&)>>(StepNumber step, bool optimizer)> state;
+};
+
+struct Gateway {
+  GatewayActor actor;
+  std::shared_ptr<HttpServer> server;  // started
+};
+
+[[nodiscard]] Result<Gateway> spawn_gateway(caf::actor_system& system, GatewayOptions options);
+
+}  // namespace gradtap::actors

@@ -1,0 +1,43 @@
+// JobPlan: what is fixed for a job's lineage from attach on, shared read-only by its actors.
+//
+// Built once, at attach or from the store's lineage record; immutable; any thread.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "common/error.h"
+#include "common/ids.h"
+#include "replica/recipe.h"
+#include "replica/schema.h"
+#include "replica/shard_map.h"
+#include "schema/record_codec.h"
+
+namespace gradtap::actors {
+
+struct JobPlan {
+  JobId job{};
+  std::string job_name;
+  LineageId lineage = 0;
+  std::uint32_t world = 0;
+  std::uint64_t sequence_at_attach = 0;
+  StepNumber base_step = 0;
+  std::uint64_t shard_elements = 0;
+  replica::Schema schema;
+  Sha256 schema_id{};  // SHA-256 of the attach message as received
+  replica::Recipe recipe;
+  replica::ShardMap shards;
+  std::vector<std::string> unknown_leaves;  // block publication, by name
+  std::vector<std::uint64_t> expected_op_bytes;  // sizes that ops may have later, as the client guesses
+};
+using JobPlanPtr = std::shared_ptr<const JobPlan>;
+
+// The attach message of rank 0, parsed and checked against the node's configuration. The recipe is not known yet.
+[[nodiscard]] Result<JobPlan> plan_from_attach(const std::string& attach_json, const std::string& job_name,
+                                               std::uint32_t world, std::uint64_t shard_elements);
+// A plan whose baseline is durable, as the store holds it.
+[[nodiscard]] Result<JobPlan> plan_from_record(const schema::LineageRecord& record);
+
+}  // namespace gradtap::actors

@@ -1,0 +1,30 @@
+// ShardOwner: the actor that holds one shard.
+//
+// Purpose: collect contributions, apply step s iff the coordinator's go and every byte are there, hand the step's
+// gradient bytes (the log record) and now and then a full version to the keeper. Threads: the scheduler's, one message
+// at a time. Owns its shard. Invariants: applied once, in order, completely; never more than flush_queue_steps steps
+// applied and not durable, never more than pending_steps_max steps waiting. Failure behaviour: a step that cannot be
+// applied is reported with its error and the shard stays at its version.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "actors/interfaces.h"
+#include "actors/job_plan.h"
+#include "replica/shard.h"
+
+namespace gradtap::actors {
+
+struct ShardOwnerOptions {
+  JobPlanPtr plan;
+  std::shared_ptr<replica::Shard> shard;  // at its first version; from here on the owner's alone
+  bool durable = false;                   // that version is in the store already
+  std::uint64_t full_every_steps = 64;
+  std::uint64_t flush_queue_steps = 2;
+  std::uint64_t digest_every_steps = 1;
+};
+
+[[nodiscard]] OwnerActor spawn_shard_owner(caf::actor_system& system, ShardOwnerOptions options);
+
+}  // namespace gradtap::actors

@@ -1,0 +1,64 @@
+// SideChannel: the actor of the trainer's messages (docs/side-channel.md).
+//
+// Purpose: sessions, attach with probe and baseline, step messages. It stores what must last (through the keeper),
+// then tells the coordinator. Threads: the scheduler's, one message at a time; never waits. Owns the sessions and,
+// during an attach, the shards being loaded. Invariants: an answer with durable_seq = n means that every message up to
+// n is synced; a superseded lineage gets 409 and nothing else. Failure behaviour: a named error for the client; what was
+// stored stays.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "actors/interfaces.h"
+#include "actors/job_plan.h"
+#include "actors/session_table.h"
+#include "common/clock.h"
+#include "common/event_ring.h"
+#include "common/random.h"
+#include "replica/shard.h"
+
+namespace gradtap::actors {
+
+struct SideChannelLimits {
+  std::size_t message_lines_max = 64;
+  std::size_t message_bytes_max = std::size_t{1} << 20;
+};
+
+// A lineage that was read back from the store.
+struct RecoveredJob {
+  JobPlanPtr plan;
+  schema::LineageRecord record;
+  std::vector<Session> sessions;
+  std::vector<std::shared_ptr<replica::Shard>> shards;  // at their durable version
+  std::vector<LayoutPtr> layouts;
+  std::vector<StepMessagePtr> messages;  // of steps after that version
+};
+
+struct SideChannelOptions {
+  std::string job_name;
+  std::vector<std::string> endpoints;  // rank order
+  std::uint64_t shard_elements = 0;
+  std::uint64_t publish_interval_steps = 1;
+  SideChannelLimits limits;
+  KeeperActor keeper;
+  std::shared_ptr<const Clock> clock;
+  std::shared_ptr<Random> random;
+  std::shared_ptr<EventRing> events;
+  std::optional<RecoveredJob> recovered;
+  // Spawns coordinator and owners of a lineage and re-wires the node; an earlier lineage's actors end.
+  std::function<CoordinatorActor(const SideChannelActor&, const JobPlanPtr&,
+                                 std::vector<std::shared_ptr<replica::Shard>>, bool durable)>
+      launch;
+};
+
+[[nodiscard]] SideChannelActor spawn_side_channel(caf::actor_system& system, SideChannelOptions options);
+
+// Where a session is kept in the store, and its bytes.
+[[nodiscard]] std::string session_key(const JobId& job, LineageId lineage, std::uint32_t rank);
+[[nodiscard]] std::vector<std::uint8_t> encode_session(const Session& session);
+[[nodiscard]] Result<Session> decode_session(ByteSpan bytes);
+
+}  // namespace gradtap::actors

@@ -1,0 +1,22 @@
+// StateReader: the durable state of a step as a safetensors stream (GET .../state).
+//
+// Purpose: rebuild shard by shard from the store and write tensors in canonical order, whole parameters in row-major
+// order whatever their memory order was. Threads: any (reads the store only). Memory: the shards that one parameter
+// touches. Failure behaviour: what is not durable is STEP_UNAVAILABLE before the first byte; a digest that fails later
+// ends the stream without its end, so that it cannot be taken for a whole one.
+#pragma once
+
+#include <functional>
+#include <memory>
+
+#include "actors/http_server.h"
+#include "common/error.h"
+#include "storage/shard_store.h"
+
+namespace gradtap::actors {
+
+[[nodiscard]] Result<std::function<bool(const ByteSink&)>> prepare_state(std::shared_ptr<storage::ShardStore> store,
+                                                                         const std::string& job_name, StepNumber step,
+                                                                         bool optimizer);
+
+}  // namespace gradtap::actors
