@@ -50,6 +50,8 @@ class OpWindow {
  public:
   OpWindow(const OpWindowConfig& config, std::shared_ptr<const Schedule> schedule);
   ~OpWindow();
+  OpWindow(const OpWindow&) = delete;
+  OpWindow& operator=(const OpWindow&) = delete;
 
   void add(const Segment& segment);
   void set_sizes(const SizeTable& sizes);
