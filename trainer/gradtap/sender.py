@@ -7,6 +7,7 @@ import urllib.parse
 
 from .attaching import Attaching, Outcome
 from .link import LinkError, error_text
+from .outbox import BATCH_LINES
 
 BACKOFF_S = (0.2, 5.0)
 SILENCE_S = 1.0
@@ -25,6 +26,9 @@ class Sender:
         self._failures = 0
         self._stop_at = None
         self._abandoned = False
+        self._farewell = None
+        self._last_step = 0
+        self._lines = BATCH_LINES  # fewer while the link is too slow for a full batch
         self._renew()
         self.rejected = 0
         self.internal_errors = 0
@@ -72,8 +76,9 @@ class Sender:
         thread.join(flush_s + 0.5)
         self._abandoned = True
 
-    def abandon(self):
-        """Stop soon, without a word to the node. Any thread."""
+    def abandon(self, reason):
+        """Stop soon; queued messages are void, the node is told why if it still listens. Any thread."""
+        self._farewell = reason
         self._abandoned = True
         self._wake.set()
 
@@ -111,6 +116,8 @@ class Sender:
                     break
                 self._log.say("internal error: %r" % (error,))
                 self._sleep(BACKOFF_S[0])
+        if self._farewell is not None and self._failures == 0 and self.outcome == "tracking":
+            self._detach(self._farewell, 1.0)
         self._link.close()
 
     def _end(self, reason):
@@ -123,9 +130,9 @@ class Sender:
         """One batch, or one wait. False when the thread is done."""
         stopping = self._stop_at is not None
         if stopping and (time.monotonic() >= self._stop_at or self._failures >= 3 or not self._outbox.pending()):
-            self._detach()
+            self._detach("close", max(0.2, min(1.0, self._stop_at - time.monotonic())))
             return False
-        lines = self._outbox.batch(declare=self._failures == 0)
+        lines = self._outbox.batch(self._lines, declare=self._failures == 0)
         if self._outbox.unspoken:
             self._log.say(self._outbox.unspoken)
             self._outbox.unspoken = None
@@ -153,6 +160,7 @@ class Sender:
                 self._failed("the answer to messages lacks received_seq or durable_seq")
                 return
             self._failures = 0
+            self._lines = min(2 * self._lines, BATCH_LINES)
             self._outbox.acknowledge(received, durable)
             self._serve(answer.get("requests"))
             if self._outbox.received <= before and lines[-1][0] > before:
@@ -213,6 +221,7 @@ class Sender:
 
     def _failed(self, what, fail_over=True):
         self._failures += 1
+        self._lines = max(2, self._lines // 2)
         if fail_over:
             self._link.fail_over()
         self._log.say("no answer from the node, training goes on: " + what)
@@ -228,11 +237,10 @@ class Sender:
                 return
             time.sleep(min(left, 0.1))
 
-    def _detach(self):
+    def _detach(self, reason, timeout_s):
         try:
             self._link.call("POST", "/v1/jobs/%s/detach" % self._job,
-                            json.dumps({"reason": "close", "last_step": self._last_step}).encode("utf-8"),
-                            {"X-Gradtap-Session": self._session},
-                            timeout_s=max(0.2, min(1.0, self._stop_at - time.monotonic())))
+                            json.dumps({"reason": reason, "last_step": self._last_step}).encode("utf-8"),
+                            {"X-Gradtap-Session": self._session}, timeout_s=timeout_s)
         except LinkError:
             pass

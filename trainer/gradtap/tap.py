@@ -154,6 +154,7 @@ class Tap:
         self._predicted = False
         self._positions = None
         self._zero_state = bytes((len(self._parameters) + 3) // 4)
+        self._group_sizes = [len(g["params"]) for g in self._optimizer.param_groups]
         self._backwards = None
         stepping = StepWrapper(self._optimizer, self._before_step, self._after_step)
         self._undo.append(stepping.remove)
@@ -228,8 +229,13 @@ class Tap:
         if self._ddp._join_config.enable:
             self._turn_off("uneven inputs (join) are not supported")
             return
+        if [len(g["params"]) for g in self._optimizer.param_groups] != self._group_sizes:
+            self._turn_off("the optimizer's parameter groups changed after attach")
+            return
         if not self._has_rebuilt and self._ddp._has_rebuilt_buckets:
             self._rebuild()
+            if not self.enabled:
+                return
         record = StepRecord()
         found_inf = getattr(self._optimizer, "found_inf", None)
         record.skipped = found_inf is not None and bool(found_inf.item())
@@ -387,19 +393,18 @@ class Tap:
 
     def _turn_off(self, reason):
         """The kill switch. Training goes on; wrappers stay as pass-throughs until close, from any thread."""
+        if self.enabled:
+            log.say("the tap is off, training goes on untapped: " + reason)
         self.enabled = False
         if self.reason is None:
             self.reason = reason
         if self._sender is not None:
-            self._sender.abandon()
+            self._sender.abandon(reason)
         if self._outbox is not None:
             self._outbox.clear()
 
     def _turn_off_from_sender(self, reason):
-        was = self.enabled
         self._turn_off(reason)
-        if was:
-            log.say("the tap is off, training goes on untapped: " + reason)
 
     def _after_fork_in_child(self):
         self.enabled = False

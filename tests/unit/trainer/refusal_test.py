@@ -1,5 +1,6 @@
 """What is refused at attach, each by name; training goes on untapped in every case."""
 
+import time
 import types
 import unittest
 
@@ -102,7 +103,7 @@ class Refusals(unittest.TestCase):
         single.DDP._set_params_and_buffers_to_ignore_for_model(net, ["1.weight"])
         self.refused(self.ddp(net), self.sgd(net), "1.weight", "ignored")
 
-    def test_subgroup(self):
+    def test_join(self):
         net = nn.Linear(3, 3)
         ddp = self.ddp(net)
         ddp._join_config = ddp._join_config._replace(enable=True)
@@ -141,6 +142,24 @@ class Refusals(unittest.TestCase):
             self.assertIn("allreduce_hook", tap.reason)
             tap.close()
             self.assertEqual(node.steps(), [])
+
+    def test_parameter_group_added_after_attach_turns_the_tap_off(self):
+        net, more = nn.Linear(3, 3), nn.Parameter(torch.zeros(2))
+        ddp, optimizer = self.ddp(net), self.sgd(net)
+        with FakeNode() as node:
+            tap = single.attached(node, ddp, optimizer)
+            for s in range(3):
+                ddp(torch.randn(2, 3)).sum().backward()
+                if s == 2:
+                    time.sleep(0.2)
+                    optimizer.add_param_group({"params": [more]})
+                optimizer.step()
+                tap.commit()
+            self.assertIn("groups changed", tap.reason)
+            time.sleep(0.3)
+            self.assertEqual([m["step"] for m in node.steps()], [1, 2])
+            self.assertIn("groups changed", next(iter(node.detached.values()))["reason"])
+            tap.close()
 
     def test_trainable_parameters_of_another_optimizer_are_unknown_by_name(self):
         net = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))

@@ -484,6 +484,33 @@ class ParameterStates(StepCase):
         self.assertIn(states[2:4], ([0, 0], [2, 2]))
 
 
+class TwoRanks(unittest.TestCase):
+    def test_unused_parameters_that_differ_between_ranks(self):
+        import jobs
+
+        with FakeNode() as node:
+            job = jobs.run("training", "heads", node.endpoint, world=2)
+            self.assertEqual(job.codes, [0, 0], job.stderr)
+        steps = node.steps()
+        states = [states_of(m["param_state"], 6) for m in steps]
+        # left: used by some rank in steps 1 to 3; right: in 1, 3 and 4.
+        self.assertEqual([s[2:4] for s in states], [[0, 0], [0, 0], [0, 0], [1, 1]])
+        self.assertEqual([s[4:6] for s in states], [[0, 0], [1, 1], [0, 0], [0, 0]])
+        for m, grads in zip(steps, job.result["seen"]):
+            for b, members in enumerate(node.layout_of(m["layout_id"])["buckets"]):
+                content = [w & 0xFFFFFFFF for i, n in members for w in (grads[i] or [0] * n)]
+                expected = ["%08x" % content[position(m["layout_id"], m["step"], b, j, len(content))]
+                            for j in range(8)]
+                self.assertEqual(m["witness"][str(b)], expected)
+        # The other rank says when its collectives were, and nothing that rank 0 says.
+        other = node.steps(1)
+        self.assertEqual([m["interval"] for m in other], [m["interval"] for m in steps])
+        self.assertEqual(sorted(other[0]), ["blobs", "counters", "interval", "kind", "rank", "seq", "step"])
+        self.assertEqual(node.attaches[0]["run_nonce"], node.attaches[1]["run_nonce"])
+        self.assertEqual(sorted(node.attaches[1]), ["backend", "group", "hosts", "inventory", "job", "protocol",
+                                                    "rank", "run_nonce", "torch", "world"])
+
+
 class Scaling(StepCase):
     def test_unscale_skip_and_clip_order(self):
         torch.manual_seed(2)

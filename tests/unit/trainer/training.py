@@ -123,3 +123,38 @@ def fork_under_lock(g):
     g["RESULT"]["child"] = os.waitpid(child, 0)[1]
     step(torch.ones(2, 6))
     tap.close()
+
+
+class _Heads(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Linear(6, 6)
+        self.left = nn.Linear(6, 2)
+        self.right = nn.Linear(6, 2)
+
+    def forward(self, x, side):
+        return (self.left if side == "left" else self.right)(torch.relu(self.body(x)))
+
+
+def heads(g):
+    """Two ranks whose unused parameters differ; dumps what the optimizer saw on rank 0."""
+    import gradtap
+
+    torch.manual_seed(3)
+    net = _Heads()
+    ddp = g["DDP"](net, find_unused_parameters=True)
+    optimizer = torch.optim.AdamW(net.parameters(), lr=0.01)
+    tap = gradtap.attach(ddp, optimizer, endpoint=g["ENDPOINT"], job="unit")
+    assert tap.enabled, tap.reason
+    data = torch.Generator().manual_seed(50 + g["RANK"])
+    seen = []
+    for sides in (("left", "right"), ("left", "left"), ("right", "left"), ("right", "right")):
+        optimizer.zero_grad(set_to_none=True)
+        ddp(torch.randn(3, 6, generator=data), sides[g["RANK"]]).pow(2).sum().backward()
+        tap.clip_grad_norm_(net.parameters(), 0.5)
+        seen.append([None if p.grad is None else g["bits"](p.grad) for p in net.parameters()])
+        optimizer.step()
+        tap.commit()
+    g["RESULT"].update(seen=seen, sizes=[p.numel() for p in net.parameters()],
+                       state_root=gradtap.digest.state_root(net, optimizer, 64))
+    tap.close()
