@@ -20,6 +20,7 @@ import time
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 CPP = ["common", "schema", "dataplane", "replica", "storage", "actors", "apps", "bench", "tests"]
 FLOORS = ["common", "schema", "dataplane", "replica", "storage"]
+SHOWN = 20  # lines of each finding
 JOBS = int(os.environ.get("JOBS", os.cpu_count() or 1))
 
 
@@ -40,7 +41,10 @@ def in_parallel(command_of, paths):
     """Messages of the commands that fail."""
     def one(path):
         done = quiet(command_of(path))
-        return None if done.returncode == 0 else "%s\n%s" % (path, (done.stdout + done.stderr).strip())
+        if done.returncode == 0:
+            return None
+        lines = [line for line in (done.stdout + done.stderr).splitlines() if " warnings generated." not in line]
+        return "\n".join([path] + lines[:SHOWN] + (["..."] if len(lines) > SHOWN else []))
     with concurrent.futures.ThreadPoolExecutor(JOBS) as pool:
         return [message for message in pool.map(one, paths) if message]
 
@@ -119,8 +123,8 @@ def check_headers():
         folder = os.path.dirname(path)
         while folder and folder not in flags:
             folder = os.path.dirname(folder)
-        return ["g++-12", "-fsyntax-only", "-x", "c++", "-Wall", "-Wextra", "-Werror", "-Wno-pragma-once-outside-header"
-                ] + flags.get(folder, ["-std=c++23", "-I" + ROOT]) + [path]
+        return (["g++-12", "-fsyntax-only", "-Wall", "-Wextra", "-Werror"]
+                + flags.get(folder, ["-std=c++23", "-I" + ROOT]) + ["-include", path, "-x", "c++", "/dev/null"])
     return len(paths), in_parallel(command, paths)
 
 

@@ -289,7 +289,7 @@ class Job:
             require(time.monotonic() < deadline, "waited %g s for the ranks to end" % seconds)
             if meanwhile:
                 meanwhile()
-            time.sleep(0.1)
+            time.sleep(0.25)
         for i in range(self.rig.ranks):
             with open(os.path.join(self.out, "rank%d.log" % i), errors="replace") as f:
                 require("Traceback" not in f.read(), "rank %d printed an exception: %s" % (i, self.last_words(i)))
