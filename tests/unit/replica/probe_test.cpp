@@ -19,7 +19,7 @@ struct UploadedProbe {
 };
 
 std::optional<std::map<std::string, UploadedProbe>> torch_probes(const char* capability) {
-  TraceSource source(capability, "probe");
+  TraceSource source(std::string("ATEN_CPU_CAPABILITY=") + capability, "optimizer_trace.py probe");
   std::map<std::string, UploadedProbe> probes;
   Json head;
   while (source.header(head)) {

@@ -15,10 +15,11 @@ namespace gradtap::replica {
 
 class TraceSource {
  public:
-  TraceSource(const std::string& capability, const std::string& what) {
+  // `environment` like "NAME=value"; `script` lies beside this file and may have arguments.
+  TraceSource(const std::string& environment, const std::string& script) {
     const char* const python = std::getenv("GRADTAP_PYTHON");
-    const std::string command = "ATEN_CPU_CAPABILITY=" + capability + " " + (python ? python : "/usr/bin/python3") +
-                                " " GRADTAP_SOURCE_DIR "/tests/unit/replica/optimizer_trace.py " + what;
+    const std::string command = environment + " " + (python != nullptr ? python : "/usr/bin/python3") +
+                                " " GRADTAP_SOURCE_DIR "/tests/unit/replica/" + script;
     pipe_ = popen(command.c_str(), "r");
   }
   ~TraceSource() { (void)close(); }
