@@ -10,7 +10,7 @@ help:
 	@echo "make test      unit, property, floor, trainer and short live tests (at most 15 minutes on 2 cores)"
 	@echo "make test-all  make test, and the long live tests: the whole matrix, loss, kills, hardships"
 	@echo "make bench     the benchmarks"
-	@echo "make check     format, static analysis, sanitizers, self-contained headers, Python 3.9 syntax"
+	@echo "make check     format, Python 3.9 syntax, self-contained headers, static analysis, sanitizers, fuzzing"
 	@echo "make clean     removes what was built"
 
 setup:

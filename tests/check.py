@@ -7,6 +7,7 @@ headers     every header compiles alone
 tidy        clang-tidy-19 on the floors without actors
 sanitizers  the unit and property tests under AddressSanitizer and UndefinedBehaviorSanitizer
 tsan        the same under ThreadSanitizer
+fuzz        each fuzz target for FUZZ_SECONDS (default 20), with the sanitizers
 """
 import ast
 import concurrent.futures
@@ -162,8 +163,25 @@ def under(preset):
     return check
 
 
+def check_fuzz():
+    for command in (["cmake", "--preset", "fuzz"], ["cmake", "--build", "--preset", "fuzz"]):
+        done = quiet(command)
+        if done.returncode != 0:
+            return 0, [" ".join(command) + "\n" + (done.stdout + done.stderr)[-6000:]]
+    folder = os.path.join(ROOT, "build-fuzz", "bin")
+    programs = sorted(p for p in os.listdir(folder) if p.endswith("_fuzz"))
+    seconds, bad = int(os.environ.get("FUZZ_SECONDS", "20")), [] if programs else ["no *_fuzz program was built"]
+    for program in programs:
+        done = quiet([os.path.join(folder, program), "-max_total_time=%d" % seconds, "-timeout=10", "-rss_limit_mb=2048",
+                      "-artifact_prefix=" + os.path.join(ROOT, "build-fuzz", program + "-")])
+        print("   %-24s %s" % (program, "passed" if done.returncode == 0 else "FAILED"), flush=True)
+        if done.returncode != 0:
+            bad.append("%s: exit code %d\n%s" % (program, done.returncode, done.stderr[-4000:]))
+    return len(programs), bad
+
+
 CHECKS = {"format": check_format, "python": check_python, "headers": check_headers, "tidy": check_tidy,
-          "sanitizers": under("asan"), "tsan": under("tsan")}
+          "sanitizers": under("asan"), "tsan": under("tsan"), "fuzz": check_fuzz}
 
 
 def main():

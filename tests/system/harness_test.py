@@ -1,5 +1,6 @@
 #!/usr/bin/python3
 """The comparisons that the live tests rest on see a single wrong bit, and the roots follow their definition."""
+import argparse
 import hashlib
 import json
 import os
@@ -53,6 +54,30 @@ class StateRoot(unittest.TestCase):
         _, shards = state_root.digests([([words], 0)], 1)
         self.assertEqual(len(shards), 2)
         self.assertEqual(shards[1], hashlib.sha256(naive_block([1 << 16]) + bytes(8)).hexdigest())
+
+
+class AgainstTheTrainerPackage(unittest.TestCase):
+    def test_two_implementations_agree(self):
+        import torch
+        sys.path.insert(0, os.path.join(harness.ROOT, "trainer"))
+        from gradtap.digest import StateDigest
+        from train import State
+        torch.manual_seed(4)
+        for optimizer, amsgrad in (("sgd", False), ("adamw", True)):
+            model = torch.nn.Sequential(torch.nn.Linear(300, 260), torch.nn.Linear(260, 3))
+            made = (torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9) if optimizer == "sgd" else
+                    torch.optim.AdamW(model.parameters(), lr=0.1, amsgrad=amsgrad))
+            options = argparse.Namespace(optimizer=optimizer, amsgrad=amsgrad, shard_elements=1 << 16)
+            ours = State(options, model, made)
+            for _ in range(3):
+                root, shards = ours.digests()
+                theirs = StateDigest(model, made, 1 << 16)
+                self.assertEqual(len(shards), 2)
+                self.assertEqual([s.hex() for s in theirs.shards()], shards)
+                self.assertEqual(theirs.root(), root)
+                made.zero_grad()
+                model(torch.randn(2, 300)).square().mean().backward()
+                made.step()
 
 
 class Compare(unittest.TestCase):
