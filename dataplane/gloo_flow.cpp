@@ -148,7 +148,13 @@ void GlooFlow::place(std::uint64_t position, ByteSpan bytes, FlowContext& contex
       }
       [[fallthrough]];
     case Mode::kStart:
-      if (!bytes.empty()) store(position, bytes, context);
+      if (mode_ == Mode::kStart && position == 0 && store_.empty() && bytes.size() >= kGlooHeaderBytes &&
+          parse_gloo_strict(bytes.data(), config_.max_message_bytes)) {
+        adopt(0, context);
+        place_framed(position, bytes, context);
+      } else if (!bytes.empty()) {
+        store(position, bytes, context);
+      }
       break;
     case Mode::kNew:
     case Mode::kForeign:

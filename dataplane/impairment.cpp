@@ -45,8 +45,16 @@ void Impairment::flip(MemoryFrame& frame) {
 }
 
 std::vector<MemoryFrame> Impairment::apply(const std::vector<MemoryFrame>& frames) {
-  // Each surviving copy gets a sort key: its place, or a later one.
-  std::vector<std::pair<std::uint64_t, MemoryFrame>> kept;
+  // Each surviving copy gets a sort key: its place, or a later one; then the order of arrival.
+  struct Kept {
+    std::uint64_t place = 0;
+    std::uint64_t order = 0;
+    MemoryFrame frame;
+  };
+  std::vector<Kept> kept;
+  const auto keep = [&](std::uint64_t place, MemoryFrame frame) {
+    kept.push_back({place, kept.size(), std::move(frame)});
+  };
   std::uint64_t burst_left = 0;
   for (std::uint64_t i = 0; i < frames.size(); ++i) {
     if (config_.drop_every != 0 && (i + 1) % config_.drop_every == 0) burst_left = config_.drop_burst;
@@ -70,16 +78,17 @@ std::vector<MemoryFrame> Impairment::apply(const std::vector<MemoryFrame>& frame
       ++report_.tagged;
     }
     if (duplicated) {
-      kept.emplace_back(i, frame);
+      keep(i, frame);
       ++report_.duplicated;
     }
     if (delayed) ++report_.reordered;
-    kept.emplace_back(delayed ? i + delay : i, std::move(frame));
+    keep(delayed ? i + delay : i, std::move(frame));
   }
-  std::ranges::stable_sort(kept, {}, &std::pair<std::uint64_t, MemoryFrame>::first);
+  std::ranges::sort(
+      kept, [](const Kept& a, const Kept& b) { return a.place != b.place ? a.place < b.place : a.order < b.order; });
   std::vector<MemoryFrame> result;
   result.reserve(kept.size());
-  for (auto& [key, frame] : kept) result.push_back(std::move(frame));
+  for (Kept& one : kept) result.push_back(std::move(one.frame));
   return result;
 }
 

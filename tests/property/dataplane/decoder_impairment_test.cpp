@@ -89,12 +89,12 @@ void check_never_wrong(const std::string& name, const ImpairmentConfig& impairme
     run.run(impaired);
     run.decoder.flush_holes(run.sink);
     const Tally tally = compare(run.sink, truth);
+    INFO("seed ", seed, ": placed ", tally.placed, " provisional ", tally.provisional, " bytes ", tally.bytes, "/",
+         all_bytes, " resyncs ", run.decoder.counters().flow.resyncs);
     CHECK(run.sink.conflicts == 0);
     CHECK(tally.wrong == 0);
     CHECK(static_cast<double>(tally.bytes) >= least_share * static_cast<double>(all_bytes));
     resyncs += run.decoder.counters().flow.resyncs;
-    MESSAGE("seed ", seed, ": placed ", tally.placed, " provisional ", tally.provisional, " bytes ", tally.bytes, "/",
-            all_bytes, " resyncs ", run.decoder.counters().flow.resyncs);
   }
   if (impairment.drop_probability >= 0.01) CHECK(resyncs > 0);
 }

@@ -1,6 +1,7 @@
 // What the decoder tests share: captures, collecting sinks, synthetic gloo streams and frames. One thread.
 #pragma once
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
