@@ -26,8 +26,6 @@ class Cost(unittest.TestCase):
         commits, entries = [], []
         with FakeNode() as node:
             tap = single.attached(node, ddp, optimizer)
-            entry = tap._before_step
-
             for s in range(300):
                 optimizer.zero_grad(set_to_none=True)
                 ddp(torch.ones(2, 96)).pow(2).mean().backward()
@@ -37,7 +35,6 @@ class Cost(unittest.TestCase):
                 begun = time.thread_time_ns()
                 tap.commit()
                 commits.append((time.thread_time_ns() - begun) / 1e6)
-            del entry
             tap.close()
             self.assertEqual(len(node.steps()), 300)
             self.assertGreaterEqual(len(node.steps()[-1]["witness"]), 3)

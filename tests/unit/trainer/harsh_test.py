@@ -15,35 +15,38 @@ from fake_node import FakeNode
 ATTACH_MS = 1200
 
 
-def untapped_result(**args):
-    if "value" not in untapped_result.__dict__:
-        job = jobs.run("training", "plain", "", world=2, clip=0.1)
-        assert job.codes == [0, 0], job.stderr
-        untapped_result.value = job.result["params"]
-    return untapped_result.value
+_untapped = {}
+
+
+def untapped_result(world):
+    if world not in _untapped:
+        job = jobs.run("training", "plain", "", world=world, clip=0.1)
+        assert job.codes == [0] * world, job.stderr
+        _untapped[world] = job.result["params"]
+    return _untapped[world]
 
 
 class Harsh(unittest.TestCase):
-    def check(self, endpoint, during=None, tapped=False, **args):
-        expected = untapped_result()
+    def check(self, endpoint, during=None, tapped=False, world=1, **args):
+        expected = untapped_result(world)
         begun = time.monotonic()
-        job = jobs.run("training", "plain", endpoint, world=2, clip=0.1, during=during,
+        job = jobs.run("training", "plain", endpoint, world=world, clip=0.1, during=during,
                        attach={"attach_timeout_ms": ATTACH_MS, "flush_ms": 1000}, **args)
         took = time.monotonic() - begun
-        self.assertEqual(job.codes, [0, 0], job.stderr)
+        self.assertEqual(job.codes, [0] * world, job.stderr)
         for text in job.stderr:
             self.assertNotIn("Traceback", text)
             self.assertLess(len(text), 4000)
         self.assertEqual(job.result["params"], expected)
         self.assertEqual(job.result["status"]["enabled"], tapped)
         if not tapped:
-            self.assertIn("training starts untapped", job.stderr[0])
-            self.assertIn("training starts untapped", job.stderr[1])
+            for text in job.stderr:
+                self.assertIn("training starts untapped", text)
         self.assertLess(took, 15)
         return job
 
     def test_absent(self):
-        self.check("http://127.0.0.1:%d" % jobs.free_port())
+        self.check("http://127.0.0.1:%d" % jobs.free_port(), world=2)
 
     def test_unreachable(self):
         # A listening socket whose backlog is full: connecting takes for ever.

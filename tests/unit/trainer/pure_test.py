@@ -211,11 +211,13 @@ class Digests(unittest.TestCase):
     def test_state_root_against_plain_hashing(self):
         torch.manual_seed(1)
         net = torch.nn.Sequential(torch.nn.Linear(300, 301), torch.nn.Linear(301, 5))
+        net.add_module("conv", torch.nn.Conv2d(3, 5, 3).to(memory_format=torch.channels_last))
         empty = torch.nn.Parameter(torch.zeros(0))
         net.register_parameter("empty", empty)
         optimizer = torch.optim.Adam(net.parameters(), lr=0.1)
-        for p in list(net.parameters())[:3]:
-            p.grad = torch.randn(p.shape)
+        for name, p in net.named_parameters():
+            if name in ("0.weight", "0.bias", "1.weight", "conv.weight"):
+                p.grad = torch.randn_like(p)
         optimizer.step()
         shards, current, elements = [], b"", 0
         for p in net.parameters():
@@ -226,6 +228,7 @@ class Digests(unittest.TestCase):
                     if c is None:
                         current += bytes(16)
                     else:
+                        c = c.permute(0, 2, 3, 1) if c.dim() == 4 else c
                         current += struct.pack("<QQ", *naive_block(single.words(c)[begin:begin + 65536]))
                 current += struct.pack("<q", int(state["step"]) if state else 0)
                 elements += min(65536, p.numel() - begin)
