@@ -70,7 +70,8 @@ def unions_at_run_time(tree):
         elif isinstance(node, ast.AnnAssign):
             annotations = [node.annotation]
         for annotation in filter(None, annotations):
-            found += [n.lineno for n in ast.walk(annotation) if isinstance(n, ast.BinOp) and isinstance(n.op, ast.BitOr)]
+            found += [n.lineno for n in ast.walk(annotation)
+                      if isinstance(n, ast.BinOp) and isinstance(n.op, ast.BitOr)]
     return found
 
 
@@ -172,8 +173,8 @@ def check_fuzz():
     programs = sorted(p for p in os.listdir(folder) if p.endswith("_fuzz"))
     seconds, bad = int(os.environ.get("FUZZ_SECONDS", "20")), [] if programs else ["no *_fuzz program was built"]
     for program in programs:
-        done = quiet([os.path.join(folder, program), "-max_total_time=%d" % seconds, "-timeout=10", "-rss_limit_mb=2048",
-                      "-artifact_prefix=" + os.path.join(ROOT, "build-fuzz", program + "-")])
+        done = quiet([os.path.join(folder, program), "-max_total_time=%d" % seconds, "-timeout=10",
+                      "-rss_limit_mb=2048", "-artifact_prefix=" + os.path.join(ROOT, "build-fuzz", program + "-")])
         print("   %-24s %s" % (program, "passed" if done.returncode == 0 else "FAILED"), flush=True)
         if done.returncode != 0:
             bad.append("%s: exit code %d\n%s" % (program, done.returncode, done.stderr[-4000:]))

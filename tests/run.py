@@ -108,7 +108,9 @@ def main():
         code = run(command, limit, log)
         seconds = time.monotonic() - begun
         verdict = {0: "passed", SKIPPED: "SKIPPED"}.get(code, "FAILED")
-        reason = "ran past its limit of %d s" % limit if code is None else "exit code %d" % code if verdict == "FAILED" else ""
+        reason = ""
+        if verdict == "FAILED":
+            reason = "ran past its limit of %d s" % limit if code is None else "exit code %d" % code
         left_out = notes(log)
         if verdict == "SKIPPED":
             reason = left_out[0] if left_out else "no reason given"

@@ -318,6 +318,29 @@ TEST_CASE("a tag whose first messages lie in the hole is provisional, its indice
   rig.check_truth(2);
 }
 
+TEST_CASE("a lost notification costs nothing; a hole in which a message could hide does") {
+  for (const bool longer : {false, true}) {
+    Rig rig;
+    rig.add(5, 400);
+    const Piece second = rig.add(5, 48);
+    rig.add(5, 400);
+    rig.add(6, 400);
+    rig.add(6, 400);
+    rig.born();
+    // add() puts a notification of 48 bytes in front of each message; the second message is as long as two of them.
+    const Piece hole = longer ? Piece{second.begin, second.end} : Piece{second.begin - 48, second.begin};
+    rig.send({0, hole.begin});
+    rig.send({hole.end, rig.stream.size()});
+    rig.flush();
+    CHECK(rig.counters.header_holes == 1);
+    CHECK(rig.counters.harmless_holes == (longer ? 0 : 1));
+    CHECK(rig.flow.provisional() == longer);
+    CHECK(rig.emitted(5, false) == (longer ? 1 : 3));
+    CHECK(rig.emitted(6, longer) == 2);
+    rig.check_truth();
+  }
+}
+
 TEST_CASE("a full window gives up the oldest hole and goes on") {
   GlooFlowConfig config;
   config.reorder_window_bytes = 6000;
