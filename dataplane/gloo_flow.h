@@ -13,7 +13,8 @@
 // were reported exact: collectives are started in tag order by a few workers, so a higher tag cannot have had a message
 // inside the hole while that many lower ones had not sent any.
 //
-// Not done: explaining a hole by whole messages of open tags (another edge of the ring serves those bytes).
+// A hole that is exactly one header long costs nothing: only a notification fits. Not done: explaining longer holes by
+// whole messages of open tags, which needs the lengths that the schedule allows (another edge serves those bytes).
 //
 // Every data message of a placeable tag yields at least one Segment; one without bytes (data == nullptr) announces
 // index and length: always for types other than all-reduce, and when no payload stood behind the header.
@@ -72,7 +73,8 @@ struct FlowCounters {
   std::uint64_t position_losses = 0;
   std::uint64_t implausible_frames = 0;
   std::uint64_t resyncs = 0;
-  std::uint64_t weak_resyncs = 0;  // accepted with fewer than two chained headers
+  std::uint64_t weak_resyncs = 0;    // accepted with fewer than two chained headers
+  std::uint64_t harmless_holes = 0;  // of these: only a notification was missed
   std::uint64_t unplaceable_messages = 0;
   std::uint64_t tag_limit_hits = 0;
   std::uint64_t foreign_frames = 0;
@@ -160,6 +162,7 @@ class GlooFlow {
   void announce(const Message& message, FlowContext& context);
   [[nodiscard]] Segment segment_of(const Message& message) const;
   void enter_search(std::uint64_t from);
+  void miss();
   void lose_position(std::uint32_t sequence, FlowContext& context);
   void become_foreign(FlowContext& context);
   [[nodiscard]] bool hole() const;
@@ -193,6 +196,7 @@ class GlooFlow {
   std::uint64_t hole_since_packets_ = 0;
 
   std::uint64_t search_from_ = 0;
+  bool hole_known_ = false;  // the search began at a missing header, at next_header_
   std::uint64_t align_ = 0;
   std::uint64_t searched_bytes_ = 0;
   std::uint64_t candidate_since_ns_ = 0;  // 0: none is pending
