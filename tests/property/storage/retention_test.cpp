@@ -79,7 +79,7 @@ TEST_CASE("retention against a naive model, with jumps, group commits, reopens a
   for (std::uint64_t seed = 1; seed <= 12; ++seed) {
     CAPTURE(seed);
     SeededRandom random(seed);
-    TempDir dir;
+    TempDir dir(true);
     StopAt stop;
     auto options = options_at(dir.path);
     options.kill_points = &stop;
@@ -182,5 +182,11 @@ TEST_CASE("dropping a superseded lineage frees it and touches no other") {
   CHECK_FALSE(store->get_side(side_key(SideKind::kStepMessage, kJob, 1, 1)));
   CHECK(store->get_side(side_key(SideKind::kStepMessage, kJob, 2, 1)));
   CHECK(store->read_full(kJob, 2, 0, 0, kKindParam).value() == bytes_of(0, 0, kKindParam, kBytes));
+  CHECK_FALSE(store->read_log(kJob, 1, 0, 1));
+  CHECK(store->read_log(kJob, 2, 0, 1).value() == bytes_of(0, 1, kKindGradient, kBytes));
   CHECK(store->lineages(kJob).value().size() == 2);  // numbers are never given twice
+  store.reset();
+  store = open_or_fail(options_at(dir.path));
+  CHECK(store->open_report().unmarked_chunks_deleted == 0);  // nothing was left behind
+  CHECK(store->marks(kJob).value().size() == 1);
 }
