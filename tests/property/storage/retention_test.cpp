@@ -173,6 +173,8 @@ TEST_CASE("dropping a superseded lineage frees it and touches no other") {
     const Lineage lineage = store->open_lineage(record).value();
     OwnedCommit baseline(kJob, lineage.id, 0);
     require_ok(store->commit(baseline.shard(0, false, true, kBytes).commit));
+    OwnedCommit one(kJob, lineage.id, 1);
+    require_ok(store->commit(one.shard(0, true, false, kBytes).commit));
     require_ok(
         store->put_side(side_key(SideKind::kStepMessage, kJob, lineage.id, 1), std::vector<std::uint8_t>{7}, false));
   }
