@@ -4,7 +4,7 @@
 // digest stored apart from it. Ownership: owns the directory (locked) and every file below it. Threads: one owner
 // thread writes (commit, put_side, open_lineage, retain); const functions may be called from any thread.
 // Invariants: only a synced mark makes a step durable; marks and digest entries appear in one synced batch after the
-// tensor bytes; a retained range always replays from its oldest full to L. Failure: every function returns an Error;
+// tensor bytes; the newest full F and logs F+1..L are always kept. Failure: every function returns an Error;
 // after a failed write the store keeps what it had and stays readable, and the next commit tries again. Never fork() a
 // process that has a store open.
 #pragma once
