@@ -42,7 +42,7 @@ class Harsh(unittest.TestCase):
         if not tapped:
             for text in job.stderr:
                 self.assertIn("training starts untapped", text)
-        self.assertLess(took, 15)
+        self.assertLess(took, 60)  # only says that nothing waits for ever: the machine may be busy
         return job
 
     def test_absent(self):
@@ -121,7 +121,7 @@ class LostMidway(unittest.TestCase):
         self.assertGreater(status["dropped"], 1500)
         begun = time.monotonic()
         tap.close()
-        self.assertLess(time.monotonic() - begun, 1.5)
+        self.assertLess(time.monotonic() - begun, 5)
 
     def test_nonsense_midway(self):
         _, expected = self.run_steps(None, 50)
@@ -131,7 +131,7 @@ class LostMidway(unittest.TestCase):
                 self.assertEqual(params, expected)
                 begun = time.monotonic()
                 tap.close()
-                self.assertLess(time.monotonic() - begun, 1.5)
+                self.assertLess(time.monotonic() - begun, 5)
 
     def test_superseded_switches_the_tap_off(self):
         _, expected = self.run_steps(None, 30)

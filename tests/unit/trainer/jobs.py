@@ -42,7 +42,7 @@ class JobResult:
         self.codes, self.stderr, self.result = codes, stderr, result
 
 
-def run(module, function, endpoint, world=1, timeout=55, during=None, **args):
+def run(module, function, endpoint, world=1, timeout=150, during=None, **args):
     """Runs module.function in `world` ranks. during(processes) is called while they run."""
     port = free_port()
     with tempfile.TemporaryDirectory() as folder:
