@@ -1,6 +1,7 @@
 #include "replica/schema_json.h"
 
 #include <cmath>
+#include <unordered_map>
 
 #include <fmt/format.h>
 
@@ -74,7 +75,10 @@ Result<std::vector<std::uint64_t>> uint_array(const Json& object, const char* na
   return values;
 }
 
-Status parse_alias(const Json& object, const Schema& so_far, const std::string& where, ParameterSpec& parameter) {
+// Index by name of the parameters read so far.
+using NameIndex = std::unordered_map<std::string, std::uint32_t>;
+
+Status parse_alias(const Json& object, const NameIndex& so_far, const std::string& where, ParameterSpec& parameter) {
   const auto found = object.find("alias_of");
   if (found == object.end() || found->is_null()) return {};
   if (found->is_number_integer()) {
@@ -83,15 +87,14 @@ Status parse_alias(const Json& object, const Schema& so_far, const std::string& 
     return {};
   }
   if (!found->is_string()) return json_wrong(where + ".alias_of", "null, a name or an index", *found);
-  for (std::size_t i = 0; i < so_far.parameters.size(); ++i)
-    if (so_far.parameters[i].name == found->get_ref<const std::string&>()) {
-      parameter.alias_of = static_cast<std::uint32_t>(i);
-      return {};
-    }
+  if (const auto named = so_far.find(found->get_ref<const std::string&>()); named != so_far.end()) {
+    parameter.alias_of = named->second;
+    return {};
+  }
   return fail(ErrorCode::kSchemaInvalid, "an alias names no earlier parameter", where + ".alias_of");
 }
 
-Result<ParameterSpec> parse_parameter(const Json& object, const Schema& so_far, const std::string& where,
+Result<ParameterSpec> parse_parameter(const Json& object, const NameIndex& so_far, const std::string& where,
                                       const SchemaLimits& limits) {
   ParameterSpec parameter;
   GRADTAP_LET(name, json_text(object, "name", where));
@@ -204,10 +207,12 @@ Result<Schema> parse_schema(const Json& attach, const SchemaLimits& limits) {
   GRADTAP_LET(optimizer, parse_optimizer(attach));
   schema.optimizer = std::move(optimizer);
   GRADTAP_LET(parameters, json_array(attach, "parameters", "", limits.parameters));
+  NameIndex names;
   for (const Json& object : *parameters) {
     const std::string where = fmt::format("parameters[{}]", schema.parameters.size());
     if (!object.is_object()) return json_wrong(where, "an object", object);
-    GRADTAP_LET(parameter, parse_parameter(object, schema, where, limits));
+    GRADTAP_LET(parameter, parse_parameter(object, names, where, limits));
+    names.emplace(parameter.name, static_cast<std::uint32_t>(schema.parameters.size()));
     schema.parameters.push_back(std::move(parameter));
   }
   GRADTAP_TRY(parse_buffers(attach, limits, schema));

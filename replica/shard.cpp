@@ -69,32 +69,39 @@ Status Shard::load_range(std::uint32_t parameter, std::uint64_t begin, std::size
     return fail(ErrorCode::kStateIncomplete, "a baseline range has an unknown kind or a cut element",
                 fmt::format("shard {}, parameter {}", range_.id, parameter));
   const std::uint64_t count = data.size() / sizeof(float);
-  for (std::size_t i = 0; i < range_.pieces.size(); ++i) {
-    const Piece& piece = range_.pieces[i];
-    if (piece.parameter != parameter || begin < piece.begin || begin - piece.begin > piece.count ||
-        count > piece.count - (begin - piece.begin))
-      continue;
-    const std::uint64_t at = begin - piece.begin;
-    auto* const target = reinterpret_cast<std::uint8_t*>(arrays_[kind].get() + piece.shard_offset);
-    bool equal = true;
-    loaded_[i][kind].split(at, at + count, [&](std::uint64_t from, std::uint64_t to, bool covered) {
-      if (covered && std::memcmp(target + from * 4, data.data() + (from - at) * 4, (to - from) * 4) != 0) equal = false;
-    });
-    if (!equal)
-      return fail(ErrorCode::kStateIncomplete, "a baseline range came twice with different bytes", place(i), {}, {},
-                  "attach again");
-    if (count > 0) std::memcpy(target + at * 4, data.data(), data.size());
-    loaded_[i][kind].add(at, at + count);
-    return {};
-  }
-  return fail(ErrorCode::kStateIncomplete, "a baseline range does not lie in this shard",
-              fmt::format("shard {}, parameter {}, elements [{}, +{})", range_.id, parameter, begin, count));
+  const std::optional<std::size_t> found = piece_of(parameter);
+  const bool inside = found && begin >= range_.pieces[*found].begin &&
+                      begin - range_.pieces[*found].begin <= range_.pieces[*found].count &&
+                      count <= range_.pieces[*found].count - (begin - range_.pieces[*found].begin);
+  if (!inside)
+    return fail(ErrorCode::kStateIncomplete, "a baseline range does not lie in this shard",
+                fmt::format("shard {}, parameter {}, elements [{}, +{})", range_.id, parameter, begin, count));
+  const std::size_t i = *found;
+  const Piece& piece = range_.pieces[i];
+  const std::uint64_t at = begin - piece.begin;
+  auto* const target = reinterpret_cast<std::uint8_t*>(arrays_[kind].get() + piece.shard_offset);
+  bool equal = true;
+  loaded_[i][kind].split(at, at + count, [&](std::uint64_t from, std::uint64_t to, bool covered) {
+    if (covered && std::memcmp(target + from * 4, data.data() + (from - at) * 4, (to - from) * 4) != 0) equal = false;
+  });
+  if (!equal)
+    return fail(ErrorCode::kStateIncomplete, "a baseline range came twice with different bytes", place(i), {}, {},
+                "attach again");
+  if (count > 0) std::memcpy(target + at * 4, data.data(), data.size());
+  loaded_[i][kind].add(at, at + count);
+  return {};
+}
+
+std::optional<std::size_t> Shard::piece_of(std::uint32_t parameter) const {
+  const auto found = std::lower_bound(range_.pieces.begin(), range_.pieces.end(), parameter,
+                                      [](const Piece& piece, std::uint32_t value) { return piece.parameter < value; });
+  if (found == range_.pieces.end() || found->parameter != parameter) return std::nullopt;
+  return static_cast<std::size_t>(found - range_.pieces.begin());
 }
 
 void Shard::load_counter(std::uint32_t parameter, std::uint64_t counter) {
-  if (version_) return;
-  for (std::size_t i = 0; i < range_.pieces.size(); ++i)
-    if (range_.pieces[i].parameter == parameter) states_[i].counter = counter;
+  const std::optional<std::size_t> found = piece_of(parameter);
+  if (!version_ && found) states_[*found].counter = counter;
 }
 
 Status Shard::check_states(std::span<const PieceState> states) const {

@@ -89,6 +89,8 @@ class Shard {
   [[nodiscard]] Status check_step(const StepScalars& scalars, const GradientView& gradient) const;
   [[nodiscard]] Status check_states(std::span<const PieceState> states) const;
   [[nodiscard]] TensorRange tensor_range(const Piece& piece, const PieceFacts& facts) const;
+  // A shard has at most one piece of a parameter, and they are sorted.
+  [[nodiscard]] std::optional<std::size_t> piece_of(std::uint32_t parameter) const;
   [[nodiscard]] std::string place(std::size_t piece) const;
 
   ShardRange range_;

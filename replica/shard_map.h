@@ -3,7 +3,8 @@
 //
 // Purpose: from (bucket, offset) to (shard, piece) and back. Immutable after cut(), shared; any thread. Invariants:
 // every element of every parameter that owns elements is in exactly one piece; pieces begin on block boundaries; every
-// shard but the last holds at least shard_elements elements.
+// shard but the last holds at least shard_elements elements;
+// a shard has at most one piece of a parameter, in order of parameter.
 #pragma once
 
 #include <cstdint>
