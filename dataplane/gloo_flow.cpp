@@ -364,7 +364,6 @@ bool GlooFlow::settle_search(FlowContext& context, Force force) {
 // The stream between the last known header and this position was not seen.
 void GlooFlow::miss() {
   missed_ = true;
-  ++hole_epoch_;
   clean_valid_ = false;
   exact_tags_ = 0;
   for (auto& [key, tag] : tags_) tag.blocked = tag.blocked || tag.messages > 0;
@@ -564,7 +563,6 @@ GlooFlow::Tag& GlooFlow::tag_state(CollectiveType type, std::uint32_t tag, FlowC
     if (tags_.size() >= config_.max_tags) return overflow_;
   }
   Tag& state = tags_[key];
-  state.epoch = hole_epoch_;
   state.provisional = missed_ && !(clean_valid_ && tag_distance(tag, clean_above_) > 0);
   return state;
 }
@@ -574,7 +572,7 @@ void GlooFlow::op_closed(std::uint32_t tag, bool exact, FlowCounters& counters) 
     const auto found = tags_.find(tag_key(static_cast<CollectiveType>(type), tag));
     if (found == tags_.end()) continue;
     Tag& state = found->second;
-    if (!exact || state.counted || state.blocked || state.messages == 0 || state.epoch != hole_epoch_) continue;
+    if (!exact || state.counted || state.blocked || state.messages == 0) continue;
     state.counted = true;
     if (!provisional()) continue;
     exact_max_ = exact_tags_ == 0 || tag_distance(tag, exact_max_) > 0 ? tag : exact_max_;

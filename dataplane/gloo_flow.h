@@ -143,9 +143,8 @@ class GlooFlow {
   };
   struct Tag {
     std::uint32_t messages = 0;  // data messages seen
-    std::uint32_t epoch = 0;     // hole epoch of its first data message
     bool provisional = false;
-    bool blocked = false;  // a hole lies inside it
+    bool blocked = false;  // a hole lies inside it, or it began before one
     bool counted = false;  // reported exact already
   };
 
@@ -208,7 +207,6 @@ class GlooFlow {
   std::uint32_t forgotten_below_ = 0;
   bool forgotten_ = false;
   bool missed_ = false;  // bytes of this stream may have been missed
-  std::uint32_t hole_epoch_ = 0;
   std::uint32_t exact_tags_ = 0;
   std::uint32_t exact_max_ = 0;
   std::uint32_t clean_above_ = 0;
