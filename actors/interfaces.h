@@ -149,8 +149,8 @@ using OwnerActor = caf::typed_actor<
 
 // One detached actor per node that owns the store: makes steps durable in groups; the only one that waits for a disk.
 using KeeperActor = caf::typed_actor<
-    // A shard's step is to become durable; answered by `durable` to its owner and to the coordinator.
-    caf::reacts_to<record_atom, ShardRecordPtr, OwnerActor>,
+    // A shard's step is to become durable; answered by `durable` to its owner (named here) and to the coordinator.
+    caf::reacts_to<record_atom, ShardRecordPtr, caf::strong_actor_ptr>,
     // Commit what has gathered; sent by the actor to itself.
     caf::reacts_to<flush_atom>,
     // Side values are to become durable, in one synced batch.

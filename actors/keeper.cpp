@@ -104,8 +104,8 @@ void commit_group(KeeperPointer self) {
 KeeperActor::behavior_type keeper(KeeperPointer self, const KeeperOptions& options) {
   self->state.options = options;
   return {
-      [self](record_atom, const ShardRecordPtr& record, const OwnerActor& owner) {
-        self->state.queue.push_back({record, owner});
+      [self](record_atom, const ShardRecordPtr& record, const caf::strong_actor_ptr& owner) {
+        self->state.queue.push_back({record, caf::actor_cast<OwnerActor>(owner)});
         schedule_flush(self);
       },
       [self](flush_atom) {

@@ -95,7 +95,8 @@ void make_durable(OwnerPointer self, StepNumber step, bool with_log, std::vector
     record->keep_alive.push_back(full);
     state.full = step;
   }
-  self->send(state.wiring->keeper, record_atom_v, ShardRecordPtr(std::move(record)), OwnerActor(self));
+  self->send(state.wiring->keeper, record_atom_v, ShardRecordPtr(std::move(record)),
+             caf::actor_cast<caf::strong_actor_ptr>(self));
 }
 
 void report(OwnerPointer self, StepNumber step, Outcome outcome) {

@@ -33,20 +33,19 @@ std::vector<float> to_row_major(const std::vector<float>& memory, const replica:
   const std::size_t dims = spec.shape.size();
   std::vector<std::uint64_t> stride(dims, 1);
   std::uint64_t step = 1;
-  for (std::size_t i = dims; i-- > 0;) {
-    stride[spec.order[i]] = step;
-    step *= spec.shape[spec.order[i]];
+  for (std::size_t i = dims; i > 0; --i) {
+    stride[spec.order[i - 1]] = step;
+    step *= spec.shape[spec.order[i - 1]];
   }
   std::vector<float> out(memory.size());
-  std::vector<std::uint64_t> index(dims, 0);
-  for (float& value : out) {
+  for (std::size_t n = 0; n < out.size(); ++n) {
+    std::uint64_t rest = n;
     std::uint64_t at = 0;
-    for (std::size_t d = 0; d < dims; ++d) at += index[d] * stride[d];
-    value = memory[at];
-    for (std::size_t d = dims; d-- > 0;) {
-      if (++index[d] < spec.shape[d]) break;
-      index[d] = 0;
+    for (std::size_t d = dims; d > 0; --d) {
+      at += rest % spec.shape[d - 1] * stride[d - 1];
+      rest /= spec.shape[d - 1];
     }
+    out[n] = memory[at];
   }
   return out;
 }
@@ -100,6 +99,31 @@ class StateReader {
   StepNumber step_;
   std::map<ShardId, replica::Shard> shards_;
 };
+
+struct PreparedStream {
+  std::shared_ptr<storage::ShardStore> store;
+  JobPlanPtr plan;
+  StepNumber step = 0;
+  std::vector<TensorPlan> tensors;
+  std::vector<replica::TensorDeclaration> declarations;
+  std::map<std::string, std::string, std::less<>> metadata;
+};
+
+bool write_stream(const PreparedStream& stream, const ByteSink& sink) {
+  StateReader reader(stream.store, stream.plan, stream.step);
+  const Status done = reader.write(stream.tensors, stream.declarations, stream.metadata, [&](ByteSpan bytes) -> Status {
+    // Pieces small enough that a slow reader does not hold a large send buffer.
+    while (!bytes.empty()) {
+      const std::size_t part = std::min<std::size_t>(bytes.size(), std::size_t{1} << 20);
+      if (!sink(reinterpret_cast<const char*>(bytes.data()), part))
+        return fail(ErrorCode::kPeerUnreachable, "the reader of the stream has gone");
+      bytes = bytes.subspan(part);
+    }
+    return {};
+  });
+  if (!done) log_warn("a state stream ended early", {{"step", stream.step}, {"error", done.error().text()}});
+  return done.has_value();
+}
 
 // Presence and step counter of every parameter at the step.
 struct ParameterFacts {
@@ -160,28 +184,19 @@ Result<std::function<bool(const ByteSink&)>> prepare_state(std::shared_ptr<stora
           {spec.name + "#" + std::string(replica::state_kind_name(plan->schema.optimizer.kinds[k])), "F32", spec.shape});
     }
   }
-  const std::map<std::string, std::string, std::less<>> metadata = {{"step", std::to_string(step)},
-                                                                    {"lineage", std::to_string(plan->lineage)},
-                                                                    {"job", job_name},
-                                                                    {"root", to_hex(replica::state_root(digests))},
-                                                                    {"counters", counters.dump()},
-                                                                    {"aliases", aliases.dump()}};
-  return [store = std::move(store), plan, step, tensors = std::move(tensors), declarations = std::move(declarations),
-          metadata](const ByteSink& sink) {
-    StateReader reader(store, plan, step);
-    const Status done = reader.write(tensors, declarations, metadata, [&](ByteSpan bytes) -> Status {
-      // Pieces small enough that a slow reader does not hold a large send buffer.
-      while (!bytes.empty()) {
-        const std::size_t part = std::min<std::size_t>(bytes.size(), std::size_t{1} << 20);
-        if (!sink(reinterpret_cast<const char*>(bytes.data()), part))
-          return fail(ErrorCode::kPeerUnreachable, "the reader of the stream has gone");
-        bytes = bytes.subspan(part);
-      }
-      return {};
-    });
-    if (!done) log_warn("a state stream ended early", {{"step", step}, {"error", done.error().text()}});
-    return done.has_value();
-  };
+  auto stream = std::make_shared<PreparedStream>();
+  stream->store = std::move(store);
+  stream->plan = plan;
+  stream->step = step;
+  stream->tensors = std::move(tensors);
+  stream->declarations = std::move(declarations);
+  stream->metadata["step"] = std::to_string(step);
+  stream->metadata["lineage"] = std::to_string(plan->lineage);
+  stream->metadata["job"] = job_name;
+  stream->metadata["root"] = to_hex(replica::state_root(digests));
+  stream->metadata["counters"] = counters.dump();
+  stream->metadata["aliases"] = aliases.dump();
+  return [stream](const ByteSink& sink) { return write_stream(*stream, sink); };
 }
 
 }  // namespace gradtap::actors

@@ -1,0 +1,220 @@
+#include <algorithm>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include "apps/commands/commands.h"
+#include "common/clock.h"
+#include "dataplane/capture_file.h"
+#include "dataplane/decoder.h"
+#include "dataplane/dpdk/dpdk_port.h"
+#include "dataplane/gloo_ring.h"
+#include "dataplane/gloo_wire.h"
+#include "dataplane/inspect.h"
+#include "dataplane/inspect_json.h"
+
+namespace gradtap::commands {
+
+namespace {
+
+using namespace gradtap::dataplane;
+
+constexpr std::size_t kRanksMax = 4096;
+constexpr std::uint64_t kMessageBytesMax = std::uint64_t{1} << 30;
+
+// Without --ranks: every address between which a gloo header was seen, in ascending order.
+Result<std::vector<IpAddress>> find_ranks(const CaptureFile& file, ChecksumPolicy policy) {
+  std::set<IpAddress> found;
+  auto walker = file.walk();
+  if (!walker) return std::unexpected(walker.error());
+  CaptureRecord record;
+  for (;;) {
+    const auto more = walker->next(record);
+    if (!more) return std::unexpected(more.error());
+    if (!*more) break;
+    FrameView view;
+    if (parse_frame(record.bytes, record.wire_bytes, policy, view) != FrameDrop::kNone) continue;
+    if (view.payload.size() < kGlooHeaderBytes) continue;
+    if (!parse_gloo_strict(view.payload.data(), kMessageBytesMax)) continue;
+    found.insert(view.source);
+    found.insert(view.target);
+    if (found.size() > kRanksMax)
+      return fail(ErrorCode::kLimitReached, "the capture shows too many hosts", file.path(), std::to_string(kRanksMax),
+                  {}, "name the job's hosts with --ranks");
+  }
+  if (found.size() < 2)
+    return fail(ErrorCode::kCaptureMalformed, "no gloo traffic was found", file.path(), "at least two ranks",
+                std::to_string(found.size()), "check that the mirror sees the ranks' ports, or pass --ranks");
+  return std::vector<IpAddress>(found.begin(), found.end());
+}
+
+Result<std::vector<IpAddress>> read_ranks(const std::string& list) {
+  std::vector<IpAddress> ranks;
+  std::size_t begin = 0;
+  while (begin <= list.size()) {
+    const std::size_t comma = std::min(list.find(',', begin), list.size());
+    auto address = parse_ip(std::string_view(list).substr(begin, comma - begin));
+    if (!address) return std::unexpected(address.error());
+    ranks.push_back(*address);
+    begin = comma + 1;
+  }
+  return ranks;
+}
+
+// Feeds the inspector. Kept blocks live until the decode call that brought them is over: the inspector copies.
+class InspectorSink final : public SegmentSink {
+ public:
+  explicit InspectorSink(CaptureInspector& inspector) : inspector_(inspector) {}
+  void segment(const Segment& segment) override { inspector_.add(segment); }
+  void keep(const OwnedBytes& bytes) override { kept_.push_back(bytes); }
+  void hand_over(std::uint16_t, std::uint32_t) override {}
+  void end_call() { kept_.clear(); }
+
+ private:
+  CaptureInspector& inspector_;
+  std::vector<OwnedBytes> kept_;
+};
+
+struct Inspection {
+  InspectReport report;
+  DecoderCounters counters;
+  PortCounters port;
+  std::vector<FlowReport> flows;
+  std::vector<IpAddress> ranks;
+};
+
+Result<Inspection> inspect_file(const InspectOptions& options) {
+  const ChecksumPolicy policy = options.required_checksums ? ChecksumPolicy::kRequired : ChecksumPolicy::kOffload;
+  auto file = CaptureFile::open(options.file);
+  if (!file) return std::unexpected(file.error());
+  Inspection result;
+  auto ranks = options.ranks.empty() ? find_ranks(*file, policy) : read_ranks(options.ranks);
+  if (!ranks) return std::unexpected(ranks.error());
+  result.ranks = *ranks;
+
+  const auto runtime = std::filesystem::temp_directory_path() / fmt::format("gradtap-inspect-{}", getpid());
+  std::error_code ignored;
+  std::filesystem::create_directories(runtime, ignored);
+  EalConfig eal_config;
+  eal_config.memory_mb = 256;
+  eal_config.runtime_directory = runtime.string();
+  auto eal = Eal::start(eal_config);
+  if (!eal) return std::unexpected(eal.error());
+  auto port = open_pcap_port(**eal, {options.file, 4096});
+  if (!port) return std::unexpected(port.error());
+
+  FlowDirectory directory;
+  if (const Status done = directory.set_endpoints(result.ranks); !done) return std::unexpected(done.error());
+  const SystemClock clock;
+  DecoderConfig config;
+  config.checksum = policy;
+  config.flow.resync_step_bytes = 2;  // 16-bit jobs are inspected too
+  Decoder decoder(config, directory, clock, 0);
+  InspectConfig inspect_config;
+  inspect_config.dump_dir = options.dump_directory;
+  CaptureInspector inspector(inspect_config, std::make_shared<const GlooRing>(result.ranks.size()));
+  InspectorSink sink(inspector);
+  std::array<Frame, 64> frames;
+  while (!(*port)->exhausted()) {
+    const std::uint16_t count = (*port)->rx_burst(0, frames);
+    const std::span<const Frame> burst(frames.data(), count);
+    decoder.decode(burst, sink);
+    (*port)->release(burst);
+    sink.end_call();
+    for (const ProvenFlow& proven : inspector.take_proven_flows()) decoder.op_closed(proven.flow, proven.op.tag, true);
+  }
+  decoder.flush_holes(sink);
+  result.report = inspector.report();
+  result.counters = decoder.counters();
+  result.port = (*port)->counters();
+  result.flows = decoder.report();
+  port->reset();
+  eal->reset();
+  std::filesystem::remove_all(runtime, ignored);
+  return result;
+}
+
+nlohmann::json to_json(const Inspection& inspection) {
+  nlohmann::json out = inspect_json(inspection.report);
+  out["frames"] = inspection.counters.frames;
+  out["oversized"] = inspection.port.oversized;
+  nlohmann::json drops = nlohmann::json::object();
+  for (std::size_t i = 1; i < kFrameDropCount; ++i)
+    if (inspection.counters.drops[i] > 0)
+      drops[std::string(frame_drop_name(static_cast<FrameDrop>(i)))] = inspection.counters.drops[i];
+  out["drops"] = drops;
+  out["foreign_frames"] = inspection.counters.foreign_endpoint;
+  nlohmann::json ranks = nlohmann::json::array();
+  for (const IpAddress& address : inspection.ranks) ranks.push_back(address.text());
+  out["ranks"] = ranks;
+  return out;
+}
+
+// 0 when everything that was seen is complete, 1 otherwise.
+int verdict(const Inspection& inspection, bool print) {
+  std::size_t complete = 0;
+  for (const InspectedOp& op : inspection.report.ops) complete += op.complete ? 1 : 0;
+  const std::size_t total = inspection.report.ops.size();
+  const bool good = total > 0 && complete == total && inspection.port.oversized == 0;
+  if (print) {
+    if (inspection.port.oversized > 0)
+      fmt::print("verdict: {} frames were captured shorter than they were on the wire: raise the snap length\n",
+                 inspection.port.oversized);
+    else if (total == 0)
+      fmt::print("verdict: no all-reduce was seen\n");
+    else if (good)
+      fmt::print("verdict: complete: all {} all-reduces, every final byte\n", total);
+    else
+      fmt::print("verdict: INCOMPLETE: {} of {} all-reduces are whole; mirror more ports or look for loss\n", complete,
+                 total);
+  }
+  return good ? 0 : 1;
+}
+
+void print_text(const Inspection& inspection) {
+  fmt::print("frames {}  ranks {}\n", inspection.counters.frames, inspection.ranks.size());
+  for (std::size_t i = 0; i < inspection.ranks.size(); ++i) fmt::print("  rank {}: {}\n", i, inspection.ranks[i].text());
+  for (std::size_t i = 1; i < kFrameDropCount; ++i)
+    if (inspection.counters.drops[i] > 0)
+      fmt::print("dropped: {} frames: {}\n", inspection.counters.drops[i], frame_drop_name(static_cast<FrameDrop>(i)));
+  fmt::print("{:>5} {:>8} {:>9} {:>12}\n", "flow", "ranks", "segments", "bytes");
+  for (const InspectedFlow& flow : inspection.report.flows)
+    fmt::print("{:>5} {:>8} {:>9} {:>12}\n", flow.flow, fmt::format("{}->{}", flow.source_rank, flow.target_rank),
+               flow.segments, flow.bytes);
+  fmt::print("{:>5} {:>7} {:>12} {:<11} {:>6} {}\n", "comm", "tag", "bytes", "state", "copies", "sha256 / missing");
+  for (const InspectedOp& op : inspection.report.ops) {
+    std::string detail = op.sha256 ? to_hex(*op.sha256) : std::string();
+    for (std::size_t i = 0; !op.complete && i < op.missing.size() && i < 4; ++i)
+      detail += fmt::format("[{},{}) ", op.missing[i].begin, op.missing[i].end);
+    if (!op.complete && op.missing.size() > 4) detail += fmt::format("and {} more", op.missing.size() - 4);
+    fmt::print("{:>5} {:>7} {:>12} {:<11} {:>3}-{:<2} {}\n", op.op.comm, op.op.tag,
+               op.bytes ? std::to_string(*op.bytes) : "unknown",
+               op.complete ? "complete" : (op.conflict ? "CONFLICT" : "incomplete"), op.copies.min, op.copies.max, detail);
+  }
+  if (!inspection.report.other_ops.empty())
+    fmt::print("other collectives: {}\n", inspection.report.other_ops.size());
+  for (const std::string& error : inspection.report.dump_errors) fmt::print("not dumped: {}\n", error);
+}
+
+}  // namespace
+
+int inspect(const InspectOptions& options) {
+  const auto inspection = inspect_file(options);
+  if (!inspection) {
+    fmt::print(stderr, "{}\n", inspection.error().text());
+    return 2;
+  }
+  if (options.json)
+    fmt::print("{}\n", to_json(*inspection).dump(1));
+  else
+    print_text(*inspection);
+  return verdict(*inspection, !options.json);
+}
+
+}  // namespace gradtap::commands
