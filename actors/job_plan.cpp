@@ -42,6 +42,13 @@ Result<JobPlan> plan_from_attach(const std::string& attach_json, const std::stri
   plan.shards = std::move(shards);
   GRADTAP_LET(inventory, replica::parse_inventory(body));
   plan.unknown_leaves = replica::unknown_leaves(inventory);
+  if (body.contains("probe_cases")) {
+    GRADTAP_LET(cases, replica::json_text(body, "probe_cases", where));
+    if (cases != "standard" && cases != "recorded")
+      return fail(ErrorCode::kRequestMalformed, "the kind of probe is unknown", "attach.probe_cases",
+                  "standard or recorded", cases);
+    plan.recorded_probe = cases == "recorded";
+  }
   // Hints only: what is not a size is left out.
   if (const auto hints = body.find("layouts_expected"); hints != body.end() && hints->is_array())
     for (const auto& sizes : *hints) {

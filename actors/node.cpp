@@ -112,6 +112,8 @@ CoordinatorActor Node::Impl::launch(const SideChannelActor& side_channel, const 
   options.events = events;
   options.version = shards.empty() ? plan->base_step : shards.front()->version();
   options.warnings = warnings;
+  if (plan->recorded_probe)
+    options.warnings.emplace_back("the recipe was found on a recorded probe: the trainer's own arithmetic was not tried");
   next->coordinator = spawn_coordinator(*system, std::move(options));
   watch_typed(next->coordinator, "coordinator");
   for (auto& shard : shards) {

@@ -220,7 +220,7 @@ void open_lineage(SideChannelPointer self, caf::typed_response_promise<HttpAnswe
             s.attached.draft.lineage = answer.lineage.id;
             s.attached.first_layout = layout;
             s.attached.probe =
-                std::make_unique<replica::ProbeUpload>(s.attached.draft.schema.optimizer, true);
+                std::make_unique<replica::ProbeUpload>(s.attached.draft.schema.optimizer, !s.attached.draft.recorded_probe);
             s.attached.state = AttachState::kProbing;
             s.layouts_wanted.clear();
             note(self, LogLevel::kInfo, "attach", {{"parameters", s.attached.draft.schema.parameters.size()},
@@ -392,6 +392,7 @@ caf::result<HttpAnswer> take_chunk(SideChannelPointer self, const ChunkUpload& u
     if (state.attached.state != AttachState::kProbing) return HttpAnswer{};
     if (const Status done = state.attached.probe->add_chunk(body); !done) return refuse(self, done.error());
     if (!state.attached.probe->complete()) return HttpAnswer{};
+    // A recorded probe has no fixed set of cases: its first chunk is all of it.
     return finish_probe(self);
   }
   if (upload.id == "baseline") {
