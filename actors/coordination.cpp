@@ -184,7 +184,7 @@ void Coordination::on_drained(std::uint64_t ticket) {
 void Coordination::on_applied(const Applied& applied) {
   if (applied.shard >= applied_.size()) return;
   if (!applied.outcome.ok) {
-    const bool unwired = applied.outcome.error.code == ErrorCode::kGradientIncomplete;
+    const bool unwired = applied.outcome.error.code == ErrorCode::kGradientUnwired;
     apply_gap_ = Gap{unwired ? GapReason::kUnwired : GapReason::kUnsupported, applied.step,
                      fmt::format("shard {}: {}", applied.shard, applied.outcome.error.text()),
                      "the shard stays at its version"};

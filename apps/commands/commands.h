@@ -10,7 +10,7 @@
 namespace gradtap::commands {
 
 struct Common {
-  std::string endpoint = "http://127.0.0.1:7070";
+  std::string endpoint = "http://127.0.0.1:7700";
   std::string job;  // empty: the node's only job
   bool json = false;
 };
