@@ -95,7 +95,8 @@ AdminActor::behavior_type admin(AdminPointer self, const AdminOptions& options) 
           json coordinator = answer_of(all, "coordinator");
           const json side_channel = answer_of(all, "side_channel");
           if (!coordinator.is_object()) {
-            coordinator = json{{"training", 0}, {"verified", 0}, {"durable", 0}, {"published", 0}, {"gaps", json::array()}};
+            coordinator =
+                json{{"training", 0}, {"verified", 0}, {"durable", 0}, {"published", 0}, {"gaps", json::array()}};
             if (side_channel.is_object()) coordinator["state"] = side_channel.value("state", "unattached");
           }
           coordinator["job"] = s.options.job;
@@ -108,12 +109,10 @@ AdminActor::behavior_type admin(AdminPointer self, const AdminOptions& options) 
           json actors = json::object();
           for (const auto& [who, body] : all.answers)
             if (who != "coordinator") actors[who] = body;
-          const json body = {{"node", s.options.node},
-                             {"uptime_s", (s.options.clock->monotonic_ns() - s.started_ns) / 1'000'000'000},
-                             {"tap", s.options.tap},
-                             {"jobs", json::array({coordinator})},
-                             {"actors", actors},
-                             {"absent", all.absent}};
+          const json body = {
+              {"node", s.options.node}, {"uptime_s", (s.options.clock->monotonic_ns() - s.started_ns) / 1'000'000'000},
+              {"tap", s.options.tap},   {"jobs", json::array({coordinator})},
+              {"actors", actors},       {"absent", all.absent}};
           promise.deliver(HttpAnswer{200, body.dump()});
         };
         ask_everybody(self, gathering);
@@ -147,8 +146,12 @@ AdminActor::behavior_type admin(AdminPointer self, const AdminOptions& options) 
         self->request(self->state.wiring->coordinator, kDeadline, digests_atom_v, from, to)
             .then([promise](const HttpAnswer& answer) mutable { promise.deliver(answer); },
                   [promise](const caf::error&) mutable {
-                    promise.deliver(http_error({ErrorCode::kTimeout, "the coordinator did not answer within 1 s",
-                                                "coordinator", {}, {}, "ask again; see gradtap status"}));
+                    promise.deliver(http_error({ErrorCode::kTimeout,
+                                                "the coordinator did not answer within 1 s",
+                                                "coordinator",
+                                                {},
+                                                {},
+                                                "ask again; see gradtap status"}));
                   });
         return promise;
       },

@@ -27,12 +27,13 @@ void publish(AssemblerPointer self) {
   AssemblerState& state = self->state;
   if (auto proven = state.window->take_proven_flows(); !proven.empty()) {
     const auto message = std::make_shared<const std::vector<dataplane::ProvenFlow>>(std::move(proven));
-    for (const IngressActor& ingress : state.wiring->ingress) self->send(ingress, closed_atom_v, ProvenFlowsPtr(message));
+    for (const IngressActor& ingress : state.wiring->ingress)
+      self->send(ingress, closed_atom_v, ProvenFlowsPtr(message));
   }
   for (const auto& conflict : state.window->take_conflicts())
-    state.last_conflict = "tag " + std::to_string(conflict.op.tag) + " bytes " + std::to_string(conflict.range.begin) + ".." +
-                          std::to_string(conflict.range.end);
-  (void)state.window->take_shed();  // the summaries carry the reason
+    state.last_conflict = "tag " + std::to_string(conflict.op.tag) + " bytes " + std::to_string(conflict.range.begin) +
+                          ".." + std::to_string(conflict.range.end);
+  (void)state.window->take_shed();         // the summaries carry the reason
   if (!state.wiring->coordinator) return;  // not attached yet: it asks for everything when it comes
   if (auto changed = state.window->summaries_changed(); !changed.empty())
     self->send(state.wiring->coordinator, ops_atom_v,
@@ -57,8 +58,12 @@ Outcome bind(AssemblerPointer self, const BindOrder& order) {
   }
   for (auto& [shard, contribution] : per_shard) {
     if (shard >= state.wiring->owners.size())
-      return {false, Error{ErrorCode::kLayoutInvalid, "a slice names a shard that has no owner",
-                           "shard " + std::to_string(shard), std::to_string(state.wiring->owners.size()), {}, {}}};
+      return {false, Error{ErrorCode::kLayoutInvalid,
+                           "a slice names a shard that has no owner",
+                           "shard " + std::to_string(shard),
+                           std::to_string(state.wiring->owners.size()),
+                           {},
+                           {}}};
     ++state.contributions;
     self->send(state.wiring->owners[shard], contrib_atom_v, ContributionPtr(std::move(contribution)));
   }

@@ -38,15 +38,17 @@ Status BaselineLoader::add_chunk(std::uint32_t chunk, ByteSpan body) {
   const std::string where = fmt::format("baseline chunk {}", chunk);
   if (const auto known = chunks_.find(chunk); known != chunks_.end()) {
     if (known->second == digest) return {};
-    return fail(ErrorCode::kSequenceConflict, "the chunk came twice with different bytes", where, {}, {}, "attach again");
+    return fail(ErrorCode::kSequenceConflict, "the chunk came twice with different bytes", where, {}, {},
+                "attach again");
   }
   auto file = replica::read_safetensors(body);
   if (!file) return std::unexpected(file.error());
   const auto total = file->metadata.find("chunks");
   const auto count = total == file->metadata.end() ? std::nullopt : number(total->second);
   if (!count || *count == 0 || *count > kChunksMax || (total_ != 0 && *count != total_) || chunk >= *count)
-    return fail(ErrorCode::kSafetensorsMalformed, "the number of chunks is missing or contradicts earlier chunks", where,
-                total_ != 0 ? std::to_string(total_) : "1..1000000", total == file->metadata.end() ? "" : total->second);
+    return fail(ErrorCode::kSafetensorsMalformed, "the number of chunks is missing or contradicts earlier chunks",
+                where, total_ != 0 ? std::to_string(total_) : "1..1000000",
+                total == file->metadata.end() ? "" : total->second);
   for (const auto& [name, tensor] : file->tensors) GRADTAP_TRY(load_tensor(name, tensor.dtype, tensor.data));
   if (const auto counters = file->metadata.find("counters"); counters != file->metadata.end())
     GRADTAP_TRY(load_counters(counters->second));

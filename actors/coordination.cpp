@@ -59,9 +59,13 @@ Coordination::Coordination(JobPlanPtr plan, const CoordinationConfig& config, co
   commands_.emplace_back(PublishSizes{std::make_shared<const dataplane::SizeTable>(sizes_)});
 }
 
-std::vector<Command> Coordination::take_commands() { return std::exchange(commands_, {}); }
+std::vector<Command> Coordination::take_commands() {
+  return std::exchange(commands_, {});
+}
 
-void Coordination::note(bool warning, std::string text) { commands_.emplace_back(NoteEvent{warning, std::move(text)}); }
+void Coordination::note(bool warning, std::string text) {
+  commands_.emplace_back(NoteEvent{warning, std::move(text)});
+}
 
 // -- inputs --------------------------------------------------------------------------------------------------------
 
@@ -185,9 +189,9 @@ void Coordination::on_applied(const Applied& applied) {
   if (applied.shard >= applied_.size()) return;
   if (!applied.outcome.ok) {
     const bool unwired = applied.outcome.error.code == ErrorCode::kGradientUnwired;
-    apply_gap_ = Gap{unwired ? GapReason::kUnwired : GapReason::kUnsupported, applied.step,
-                     fmt::format("shard {}: {}", applied.shard, applied.outcome.error.text()),
-                     "the shard stays at its version"};
+    apply_gap_ =
+        Gap{unwired ? GapReason::kUnwired : GapReason::kUnsupported, applied.step,
+            fmt::format("shard {}: {}", applied.shard, applied.outcome.error.text()), "the shard stays at its version"};
     note(true, apply_gap_->evidence);
     return;
   }
@@ -325,8 +329,9 @@ bool Coordination::known_incomplete(const dataplane::Assignments& assignments) c
 
 const replica::WitnessBucket* Coordination::witness_of(std::uint32_t bucket) const {
   const auto& witness = attempt_.message->witness;
-  const auto it = std::lower_bound(witness.begin(), witness.end(), bucket,
-                                   [](const replica::WitnessBucket& entry, std::uint64_t b) { return entry.bucket < b; });
+  const auto it =
+      std::lower_bound(witness.begin(), witness.end(), bucket,
+                       [](const replica::WitnessBucket& entry, std::uint64_t b) { return entry.bucket < b; });
   return it != witness.end() && it->bucket == bucket ? &*it : nullptr;
 }
 
@@ -351,7 +356,8 @@ dataplane::WitnessOutcome Coordination::compare(std::uint32_t bucket, const Word
     const float wire = std::bit_cast<float>(*answer.words[j]);
     const float ours = none ? wire : attempt_.message->scalars.transforms.apply(wire, place.parameter);
     const float theirs = std::bit_cast<float>(witness->bits[j]);
-    const bool equal = std::bit_cast<std::uint32_t>(ours) == witness->bits[j] || (std::isnan(ours) && std::isnan(theirs));
+    const bool equal =
+        std::bit_cast<std::uint32_t>(ours) == witness->bits[j] || (std::isnan(ours) && std::isnan(theirs));
     if (!equal) return {WitnessResult::kMismatched, j};
     if (ours != 0.0F || theirs != 0.0F) ++nonzero;
   }
@@ -366,8 +372,8 @@ std::string Coordination::describe_missing(const dataplane::Assignment& assignme
   for (std::size_t i = 0; i < missing.size(); ++i) {
     if (missing[i].empty()) continue;
     const dataplane::BucketOp& bucket = assignment.buckets[i];
-    text += fmt::format("{}bucket {} (tag {}, {} bytes{}): {}", text.empty() ? "" : "; ", i, bucket.op.tag, bucket.bytes,
-                        bucket.seen ? "" : ", no frame seen", join_ranges(missing[i], 8));
+    text += fmt::format("{}bucket {} (tag {}, {} bytes{}): {}", text.empty() ? "" : "; ", i, bucket.op.tag,
+                        bucket.bytes, bucket.seen ? "" : ", no frame seen", join_ranges(missing[i], 8));
     if (text.size() > 1000) return text + " ...";
   }
   return text;
@@ -399,15 +405,16 @@ void Coordination::judge() {
                   "asked the client for it");
     case BindVerdict::kWitnessMismatch: {
       const dataplane::Assignment& named = list[judgement.assignment];
-      return hold(GapReason::kWitnessMismatch,
-                  fmt::format("step {} bucket {} tag {} position {}: the trainer's gradient is not what the wire carried",
-                              attempt_.step, judgement.bucket, named.buckets[judgement.bucket].op.tag,
-                              judgement.position),
-                  "not applied; another layout or assignment that fits clears it");
+      return hold(
+          GapReason::kWitnessMismatch,
+          fmt::format("step {} bucket {} tag {} position {}: the trainer's gradient is not what the wire carried",
+                      attempt_.step, judgement.bucket, named.buckets[judgement.bucket].op.tag, judgement.position),
+          "not applied; another layout or assignment that fits clears it");
     }
     case BindVerdict::kAmbiguous:
       if (attempt_.evidence.verdict == dataplane::StepVerdict::kAmbiguous)
-        return hold(GapReason::kOpAmbiguous, fmt::format("step {}: two optimizer calls between two commits", attempt_.step),
+        return hold(GapReason::kOpAmbiguous,
+                    fmt::format("step {}: two optimizer calls between two commits", attempt_.step),
                     "call tap.commit() after every optimizer.step()");
       if (attempt_.definitive)
         hold(GapReason::kOpAmbiguous,
@@ -472,8 +479,7 @@ void Coordination::bind(const dataplane::Assignment& assignment) {
   for (std::uint32_t i = 0; i < assignment.buckets.size(); ++i) {
     const dataplane::BucketOp& bucket = assignment.buckets[i];
     attempt_.asked.emplace_back(attempt_.judgement.assignment, i);
-    commands_.emplace_back(
-        OrderBind{next_ticket_++, {bucket.op, bucket.bytes, attempt_.step, i, layout.slices[i]}});
+    commands_.emplace_back(OrderBind{next_ticket_++, {bucket.op, bucket.bytes, attempt_.step, i, layout.slices[i]}});
   }
   attempt_.open_tickets = attempt_.asked.size();
 }
@@ -492,9 +498,8 @@ void Coordination::finish_step() {
     if (tag > 0 && tag <= static_cast<std::int64_t>(~std::uint32_t{0})) {
       const auto below = static_cast<std::uint32_t>(tag);
       binder_.forget_below(binder_.comm(), below);
-      std::erase_if(ops_, [&](const auto& entry) {
-        return entry.first.comm == binder_.comm() && entry.first.tag < below;
-      });
+      std::erase_if(ops_,
+                    [&](const auto& entry) { return entry.first.comm == binder_.comm() && entry.first.tag < below; });
       commands_.emplace_back(ForgetBelow{binder_.comm(), below});
     }
   }
@@ -510,7 +515,9 @@ void Coordination::ask_for_layout(const LayoutId& id) {
 
 // -- reports -------------------------------------------------------------------------------------------------------
 
-StepNumber Coordination::training() const { return std::max(newest_message_, bound_); }
+StepNumber Coordination::training() const {
+  return std::max(newest_message_, bound_);
+}
 
 StepNumber Coordination::durable() const {
   StepNumber lowest = verified_;
@@ -536,7 +543,8 @@ std::vector<Gap> Coordination::gaps() const {
       gaps.push_back({GapReason::kInFlight, verified_ + 1, "the step's bytes are being assembled", {}});
   }
   if (detached_ && detach_reason_ != "close")
-    gaps.push_back({GapReason::kClientDisabled, training(), "the client left: " + detach_reason_, "restart the job to attach again"});
+    gaps.push_back({GapReason::kClientDisabled, training(), "the client left: " + detach_reason_,
+                    "restart the job to attach again"});
   else if (!detached_ && now - last_message_ns_ > config_.trainer_silent_ms * 1'000'000)
     gaps.push_back({GapReason::kTrainerSilent, training(),
                     fmt::format("no message for {} s", (now - last_message_ns_) / 1'000'000'000), "look at the job"});

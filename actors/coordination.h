@@ -159,8 +159,8 @@ class Coordination {
   StepNumber newest_message_ = 0;
   StepNumber bound_ = 0;
   StepNumber verified_ = 0;
-  std::vector<StepNumber> applied_;                    // by shard
-  std::vector<std::optional<StepNumber>> durable_;     // by shard
+  std::vector<StepNumber> applied_;                          // by shard
+  std::vector<std::optional<StepNumber>> durable_;           // by shard
   std::map<StepNumber, std::map<ShardId, Sha256>> digests_;  // steps not yet verified
   std::map<StepNumber, Sha256> roots_;
 
@@ -172,8 +172,8 @@ class Coordination {
   std::uint64_t last_message_ns_ = 0;
   std::uint64_t durable_behind_since_ns_ = 0;
   std::uint64_t layout_asked_ns_ = 0;
-  std::uint64_t last_ops_ns_ = 0;                       // when an assembler last had news
-  std::map<StepNumber, std::uint64_t> message_ns_;      // when the newest messages came
+  std::uint64_t last_ops_ns_ = 0;                   // when an assembler last had news
+  std::map<StepNumber, std::uint64_t> message_ns_;  // when the newest messages came
   // counters
   std::uint64_t weak_buckets_ = 0;
   std::uint64_t strong_buckets_ = 0;

@@ -53,8 +53,10 @@ struct Carrier {
               carry_out(self);
             },
             [self = self, ticket = order.ticket](const caf::error&) {
-              self->state.core->on_bind(ticket, Outcome{false, {ErrorCode::kTimeout, "an assembler did not bind in time",
-                                                                {}, {}, {}, "see its status"}});
+              self->state.core->on_bind(
+                  ticket,
+                  Outcome{false,
+                          {ErrorCode::kTimeout, "an assembler did not bind in time", {}, {}, {}, "see its status"}});
               carry_out(self);
             });
   }

@@ -39,8 +39,12 @@ std::optional<std::uint64_t> number(const HttpRequest& request, const std::strin
 }
 
 HttpAnswer not_found(const HttpRequest& request) {
-  return http_error({ErrorCode::kRequestMalformed, "there is nothing at this path", request.method + " " + request.path,
-                     "a path of docs/side-channel.md", {}, {}},
+  return http_error({ErrorCode::kRequestMalformed,
+                     "there is nothing at this path",
+                     request.method + " " + request.path,
+                     "a path of docs/side-channel.md",
+                     {},
+                     {}},
                     404);
 }
 
@@ -86,8 +90,12 @@ class Router {
     self->request(handle, kDeadline, std::forward<Args>(args)...)
         .receive([&](const HttpAnswer& got) { answer = got; },
                  [&](const caf::error& error) {
-                   answer = http_error({ErrorCode::kNodeBusy, "the node did not answer in time", {}, "an answer in 4 s",
-                                        system_.render(error), "try again"});
+                   answer = http_error({ErrorCode::kNodeBusy,
+                                        "the node did not answer in time",
+                                        {},
+                                        "an answer in 4 s",
+                                        system_.render(error),
+                                        "try again"});
                  });
     return answer;
   }
@@ -114,8 +122,7 @@ class Router {
       chunk->body = std::move(request.body);
       return ask(options_.side_channel, chunk_atom_v, ChunkUploadPtr(std::move(chunk)));
     }
-    if (what == "status" && get && parts.size() == 4)
-      return ask(options_.admin, status_atom_v, options_.job);
+    if (what == "status" && get && parts.size() == 4) return ask(options_.admin, status_atom_v, options_.job);
     if (what == "shards" && get && parts.size() == 4) return ask(options_.admin, shards_atom_v);
     if (what == "digests" && get && parts.size() == 4) {
       const auto from = number(request, "from", 0);

@@ -116,7 +116,9 @@ HttpServer::HttpServer(HttpServerOptions options, HttpHandlers handlers) : impl_
   impl_->handlers = std::move(handlers);
 }
 
-HttpServer::~HttpServer() { stop(); }
+HttpServer::~HttpServer() {
+  stop();
+}
 
 Status HttpServer::start() {
   Impl& impl = *impl_;
@@ -138,8 +140,12 @@ Status HttpServer::start() {
   impl.server.set_error_handler([&impl](const httplib::Request&, httplib::Response& to) {
     if (to.status == 413) {
       impl.refused_bodies.fetch_add(1, std::memory_order_relaxed);
-      to.set_content(http_error({ErrorCode::kRequestTooLarge, "the body is larger than side_channel.body_bytes_max",
-                                 {}, std::to_string(impl.options.body_bytes_max), {}, "send smaller chunks"})
+      to.set_content(http_error({ErrorCode::kRequestTooLarge,
+                                 "the body is larger than side_channel.body_bytes_max",
+                                 {},
+                                 std::to_string(impl.options.body_bytes_max),
+                                 {},
+                                 "send smaller chunks"})
                          .body,
                      "application/json");
     }
@@ -171,8 +177,14 @@ void HttpServer::stop() {
   impl_->thread.join();
 }
 
-std::uint64_t HttpServer::requests() const { return impl_->requests.load(std::memory_order_relaxed); }
-std::uint64_t HttpServer::refused_bodies() const { return impl_->refused_bodies.load(std::memory_order_relaxed); }
-std::uint64_t HttpServer::waits_for_thread() const { return impl_->waits.load(std::memory_order_relaxed); }
+std::uint64_t HttpServer::requests() const {
+  return impl_->requests.load(std::memory_order_relaxed);
+}
+std::uint64_t HttpServer::refused_bodies() const {
+  return impl_->refused_bodies.load(std::memory_order_relaxed);
+}
+std::uint64_t HttpServer::waits_for_thread() const {
+  return impl_->waits.load(std::memory_order_relaxed);
+}
 
 }  // namespace gradtap::actors

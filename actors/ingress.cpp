@@ -169,7 +169,8 @@ void poll(IngressPointer self) {
   if (!state.thread_registered) {
     state.thread_registered = true;
     if (const Status done = dataplane::Eal::register_thread(); !done)
-      log_warn("the poller has no DPDK thread id: buffers are allocated without a cache", {{"error", done.error().text()}});
+      log_warn("the poller has no DPDK thread id: buffers are allocated without a cache",
+               {{"error", done.error().text()}});
   }
   ++state.polls;
   bool idle = true;
@@ -196,14 +197,16 @@ void poll(IngressPointer self) {
     state.sleep_us = 0;
     self->send(self, poll_atom_v);
   } else {
-    state.sleep_us = std::min<std::uint64_t>(state.options.idle_sleep_us_max, state.sleep_us == 0 ? 20 : state.sleep_us * 2);
+    state.sleep_us =
+        std::min<std::uint64_t>(state.options.idle_sleep_us_max, state.sleep_us == 0 ? 20 : state.sleep_us * 2);
     self->delayed_send(self, std::chrono::microseconds(state.sleep_us), poll_atom_v);
   }
 }
 
 IngressActor::behavior_type ingress(IngressPointer self, const IngressOptions& options) {
   self->state.options = options;
-  self->state.decoder = std::make_unique<dataplane::Decoder>(options.decoder, *options.directory, *options.clock, options.queue);
+  self->state.decoder =
+      std::make_unique<dataplane::Decoder>(options.decoder, *options.directory, *options.clock, options.queue);
   self->send(self, poll_atom_v);
   return {
       [self](poll_atom) { poll(self); },
@@ -242,9 +245,7 @@ IngressActor::behavior_type ingress(IngressPointer self, const IngressOptions& o
       [self](closed_atom, const ProvenFlowsPtr& proven) {
         for (const auto& flow : *proven) self->state.decoder->op_closed(flow.flow, flow.op.tag, true);
       },
-      [self](forget_atom, std::uint32_t comm, std::uint32_t tag) {
-        self->state.decoder->forget_tags_below(comm, tag);
-      },
+      [self](forget_atom, std::uint32_t comm, std::uint32_t tag) { self->state.decoder->forget_tags_below(comm, tag); },
       [self](wire_atom, const WiringPtr& wiring) { self->state.wiring = wiring; },
       [self](status_atom) {
         const IngressState& state = self->state;

@@ -30,7 +30,7 @@ struct JobPlan {
   replica::Recipe recipe;
   replica::ShardMap shards;
   std::vector<std::string> unknown_leaves;  // block publication, by name
-  bool recorded_probe = false;  // the probe was taken from a recorded job, not run by the trainer at attach
+  bool recorded_probe = false;              // the probe was taken from a recorded job, not run by the trainer at attach
   std::vector<std::uint64_t> expected_op_bytes;  // sizes that ops may have later, as the client guesses
 };
 using JobPlanPtr = std::shared_ptr<const JobPlan>;

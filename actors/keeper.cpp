@@ -73,8 +73,8 @@ void commit_group(KeeperPointer self) {
     state.last_error = done.error().text();
     state.retry_ms = std::min(state.options.retry_ms_max, std::max<std::uint64_t>(200, state.retry_ms * 2));
     if (state.coordinator)
-      self->send(state.coordinator, durable_atom_v, Durable{group.front().record->commit.shard, commit.step,
-                                                            Outcome{false, done.error()}});
+      self->send(state.coordinator, durable_atom_v,
+                 Durable{group.front().record->commit.shard, commit.step, Outcome{false, done.error()}});
     return;
   }
   state.retry_ms = 0;

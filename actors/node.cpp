@@ -113,7 +113,8 @@ CoordinatorActor Node::Impl::launch(const SideChannelActor& side_channel, const 
   options.version = shards.empty() ? plan->base_step : shards.front()->version();
   options.warnings = warnings;
   if (plan->recorded_probe)
-    options.warnings.emplace_back("the recipe was found on a recorded probe: the trainer's own arithmetic was not tried");
+    options.warnings.emplace_back(
+        "the recipe was found on a recorded probe: the trainer's own arithmetic was not tried");
   next->coordinator = spawn_coordinator(*system, std::move(options));
   watch_typed(next->coordinator, "coordinator");
   for (auto& shard : shards) {
@@ -194,19 +195,21 @@ void Node::Impl::plan_coverage() {
   const auto world = static_cast<std::uint32_t>(job.endpoints.size());
   std::vector<dataplane::MirroredEdge> edges;
   for (std::uint32_t rank = 0; rank < world; ++rank) {
-    const bool mirrored = job.mirrored.empty() ||
-                          std::find(job.mirrored.begin(), job.mirrored.end(), rank) != job.mirrored.end();
+    const bool mirrored =
+        job.mirrored.empty() || std::find(job.mirrored.begin(), job.mirrored.end(), rank) != job.mirrored.end();
     if (mirrored) edges.push_back({rank, (rank + world - 1) % world});
   }
   const auto plan = dataplane::plan_gloo_ring_coverage(world, edges);
   if (!plan)
     warnings.push_back(plan.error().text());
   else if (!plan->complete())
-    warnings.push_back(fmt::format("COVERAGE_HOLE: the mirrored ports do not carry every final byte ({} of {} chunks "
-                                   "uncovered): no step can complete; mirror more ranks",
-                                   plan->uncovered_chunks.size(), world));
+    warnings.push_back(
+        fmt::format("COVERAGE_HOLE: the mirrored ports do not carry every final byte ({} of {} chunks "
+                    "uncovered): no step can complete; mirror more ranks",
+                    plan->uncovered_chunks.size(), world));
   else if (plan->min_copies == 1)
-    warnings.emplace_back("every final byte crosses the mirror once: a lost frame stops the replica; mirror more ports");
+    warnings.emplace_back(
+        "every final byte crosses the mirror once: a lost frame stops the replica; mirror more ports");
 }
 
 Status Node::Impl::start() {
@@ -266,7 +269,8 @@ Status Node::Impl::start() {
                   LineageRecordPtr(std::make_shared<const schema::LineageRecord>((*recovered)->record)))
         .receive([&](const Outcome& got) { outcome = got; },
                  [&](const caf::error& error) {
-                   outcome = {false, {ErrorCode::kTimeout, "the keeper did not answer", {}, {}, system->render(error), {}}};
+                   outcome = {false,
+                              {ErrorCode::kTimeout, "the keeper did not answer", {}, {}, system->render(error), {}}};
                  });
     if (!outcome.ok) return std::unexpected(outcome.error);
   }
@@ -318,15 +322,15 @@ Status Node::Impl::start() {
   side.events = events;
   if (*recovered) {
     const StepNumber version = (*recovered)->shards.empty() ? 0 : (*recovered)->shards.front()->version();
-    log_info("recovered from the store", {{"job", job.name}, {"lineage", (*recovered)->plan->lineage}, {"step", version}});
+    log_info("recovered from the store",
+             {{"job", job.name}, {"lineage", (*recovered)->plan->lineage}, {"step", version}});
     events->add(LogLevel::kInfo, "recovered from the store",
                 {{"job", job.name}, {"lineage", (*recovered)->plan->lineage}, {"step", version}});
     side.recovered = std::move(**recovered);
   }
   side.launch = [this](const SideChannelActor& side_channel, const JobPlanPtr& plan,
-                       std::vector<std::shared_ptr<replica::Shard>> shards, bool durable) {
-    return launch(side_channel, plan, std::move(shards), durable);
-  };
+                       std::vector<std::shared_ptr<replica::Shard>> shards,
+                       bool durable) { return launch(side_channel, plan, std::move(shards), durable); };
   const SideChannelActor side_channel = spawn_side_channel(*system, std::move(side));
   watch_typed(side_channel, "side_channel");
 
@@ -364,13 +368,18 @@ Result<std::unique_ptr<Node>> Node::start(const NodeConfig& config) {
   return node;
 }
 
-Node::~Node() { stop(); }
+Node::~Node() {
+  stop();
+}
 
-std::uint16_t Node::http_port() const { return impl_->gateway.server ? impl_->gateway.server->port() : 0; }
+std::uint16_t Node::http_port() const {
+  return impl_->gateway.server ? impl_->gateway.server->port() : 0;
+}
 
 std::optional<std::string> Node::wait(std::uint64_t timeout_ms) {
   std::unique_lock lock(impl_->death_mutex);
-  impl_->death_signal.wait_for(lock, std::chrono::milliseconds(timeout_ms), [this] { return impl_->death.has_value(); });
+  impl_->death_signal.wait_for(lock, std::chrono::milliseconds(timeout_ms),
+                               [this] { return impl_->death.has_value(); });
   return impl_->death;
 }
 

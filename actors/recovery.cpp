@@ -92,23 +92,22 @@ Result<std::optional<RecoveredJob>> recover_job(const storage::ShardStore& store
       recovered.shards.push_back(std::make_shared<replica::Shard>(std::move(*shard)));
     }
     std::optional<Error> error;
-    GRADTAP_TRY(store.scan_side(storage::side_prefix(storage::SideKind::kLayout, job, record->lineage),
-                                [&](std::string_view, ByteSpan bytes) {
-                                  const std::string text(bytes.begin(), bytes.end());
-                                  auto body = replica::parse_json_object(text, "stored layout");
-                                  if (!body) {
-                                    error = body.error();
-                                    return false;
-                                  }
-                                  auto layout = replica::parse_layout(*body, recovered.plan->schema);
-                                  if (!layout) {
-                                    error = layout.error();
-                                    return false;
-                                  }
-                                  recovered.layouts.push_back(
-                                      std::make_shared<const replica::Layout>(std::move(*layout)));
-                                  return true;
-                                }));
+    GRADTAP_TRY(store.scan_side(
+        storage::side_prefix(storage::SideKind::kLayout, job, record->lineage), [&](std::string_view, ByteSpan bytes) {
+          const std::string text(bytes.begin(), bytes.end());
+          auto body = replica::parse_json_object(text, "stored layout");
+          if (!body) {
+            error = body.error();
+            return false;
+          }
+          auto layout = replica::parse_layout(*body, recovered.plan->schema);
+          if (!layout) {
+            error = layout.error();
+            return false;
+          }
+          recovered.layouts.push_back(std::make_shared<const replica::Layout>(std::move(*layout)));
+          return true;
+        }));
     GRADTAP_TRY(store.scan_side(storage::side_prefix(storage::SideKind::kStepMessage, job, record->lineage),
                                 [&](std::string_view, ByteSpan bytes) {
                                   auto step = schema::decode_step(bytes);

@@ -23,9 +23,9 @@ struct Session {
   std::string run_nonce;
   std::uint32_t rank = 0;
   LineageId lineage = 0;
-  std::uint64_t received_seq = 0;           // every number up to this one was received or declared dropped
-  std::map<std::uint64_t, Sha256> ahead;    // received beyond a gap
-  std::map<std::uint64_t, Sha256> recent;   // digests of the newest ones, to tell a duplicate from a conflict
+  std::uint64_t received_seq = 0;          // every number up to this one was received or declared dropped
+  std::map<std::uint64_t, Sha256> ahead;   // received beyond a gap
+  std::map<std::uint64_t, Sha256> recent;  // digests of the newest ones, to tell a duplicate from a conflict
   std::uint64_t duplicates = 0;
 };
 

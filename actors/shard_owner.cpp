@@ -40,7 +40,9 @@ struct OwnerState {
 
 using OwnerPointer = OwnerActor::stateful_pointer<OwnerState>;
 
-replica::Shard& shard_of(OwnerState& state) { return *state.options.shard; }
+replica::Shard& shard_of(OwnerState& state) {
+  return *state.options.shard;
+}
 
 // The piece's gradient, or null when no contribution brought it.
 std::vector<const float*> gather(const OwnerState& state, const PendingStep& step) {

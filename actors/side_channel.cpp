@@ -88,7 +88,9 @@ HttpAnswer busy_answer(const std::string& what) {
   return http_error({ErrorCode::kNodeBusy, what, {}, {}, {}, "try again"});
 }
 
-std::vector<std::uint8_t> to_bytes(std::string_view text) { return {text.begin(), text.end()}; }
+std::vector<std::uint8_t> to_bytes(std::string_view text) {
+  return {text.begin(), text.end()};
+}
 
 bool is_nonce(std::string_view text) {
   std::array<std::uint8_t, 16> ignored{};
@@ -135,8 +137,8 @@ void store_and_answer(SideChannelPointer self, caf::typed_response_promise<HttpA
   const SideChannelState& state = self->state;
   auto batch = std::make_shared<SideEntries>();
   batch->entries = std::move(entries);
-  batch->entries.push_back({session_key(job_id(state.options.job_name), session->lineage, session->rank),
-                            encode_session(*session)});
+  batch->entries.push_back(
+      {session_key(job_id(state.options.job_name), session->lineage, session->rank), encode_session(*session)});
   self->request(state.options.keeper, kKeeperDeadline, side_atom_v, SideEntriesPtr(std::move(batch)))
       .then(
           [self, promise, answer, on_failure](const Outcome& outcome) mutable {
@@ -207,8 +209,12 @@ void open_lineage(SideChannelPointer self, caf::typed_response_promise<HttpAnswe
             }
             if (answer.lineage.superseded) {
               ++s.superseded;
-              promise.deliver(http_error({ErrorCode::kLineageSuperseded, "a newer run of this job has attached",
-                                          nonce, {}, {}, "stop this run, or let it train untapped"}));
+              promise.deliver(http_error({ErrorCode::kLineageSuperseded,
+                                          "a newer run of this job has attached",
+                                          nonce,
+                                          {},
+                                          {},
+                                          "stop this run, or let it train untapped"}));
               return;
             }
             s.attached = Attached{};
@@ -219,13 +225,14 @@ void open_lineage(SideChannelPointer self, caf::typed_response_promise<HttpAnswe
             s.attached.draft = std::move(*draft);
             s.attached.draft.lineage = answer.lineage.id;
             s.attached.first_layout = layout;
-            s.attached.probe =
-                std::make_unique<replica::ProbeUpload>(s.attached.draft.schema.optimizer, !s.attached.draft.recorded_probe);
+            s.attached.probe = std::make_unique<replica::ProbeUpload>(s.attached.draft.schema.optimizer,
+                                                                      !s.attached.draft.recorded_probe);
             s.attached.state = AttachState::kProbing;
             s.layouts_wanted.clear();
-            note(self, LogLevel::kInfo, "attach", {{"parameters", s.attached.draft.schema.parameters.size()},
-                                                  {"elements", s.attached.draft.schema.elements()},
-                                                  {"shards", s.attached.draft.shards.shards().size()}});
+            note(self, LogLevel::kInfo, "attach",
+                 {{"parameters", s.attached.draft.schema.parameters.size()},
+                  {"elements", s.attached.draft.schema.elements()},
+                  {"shards", s.attached.draft.shards.shards().size()}});
             answer_attach(self, std::move(promise), 0);
           },
           [self, promise, before](const caf::error&) mutable {
@@ -247,7 +254,8 @@ Result<AttachHead> read_head(const json& body, const SideChannelOptions& options
                 std::to_string(protocol), "install the trainer package of this node's version");
   GRADTAP_LET(job, json_text(body, "job", where));
   if (job != options.job_name)
-    return fail(ErrorCode::kJobUnknown, "the body names another job than the path", "attach.job", options.job_name, job);
+    return fail(ErrorCode::kJobUnknown, "the body names another job than the path", "attach.job", options.job_name,
+                job);
   GRADTAP_LET(nonce, json_text(body, "run_nonce", where));
   if (!is_nonce(nonce)) return fail(ErrorCode::kBadText, "run_nonce is not 32 hex digits", "attach.run_nonce");
   GRADTAP_LET(rank, json_uint(body, "rank", where, 65'535));
@@ -257,8 +265,8 @@ Result<AttachHead> read_head(const json& body, const SideChannelOptions& options
                 "attach.world", std::to_string(options.endpoints.size()), std::to_string(world),
                 "list every rank's address in job.endpoints, in rank order");
   if (rank >= world)
-    return fail(ErrorCode::kOutOfRange, "the rank is outside the world", "attach.rank", "0.." + std::to_string(world - 1),
-                std::to_string(rank));
+    return fail(ErrorCode::kOutOfRange, "the rank is outside the world", "attach.rank",
+                "0.." + std::to_string(world - 1), std::to_string(rank));
   GRADTAP_LET(group, json_uint(body, "group", where, 1U << 20));
   if (group != 0)
     return fail(ErrorCode::kUnsupported, "more than one group is not supported", "attach.group", "0",
@@ -371,8 +379,12 @@ caf::result<HttpAnswer> finish_probe(SideChannelPointer self) {
             promise.deliver(outcome.ok ? HttpAnswer{} : refuse(self, outcome.error));
           },
           [self, promise](const caf::error&) mutable {
-            promise.deliver(refuse(self, {ErrorCode::kTimeout, "the store did not answer in time", "lineage record", {},
-                                          {}, "see the node's log, then attach again"}));
+            promise.deliver(refuse(self, {ErrorCode::kTimeout,
+                                          "the store did not answer in time",
+                                          "lineage record",
+                                          {},
+                                          {},
+                                          "see the node's log, then attach again"}));
           });
   return promise;
 }
@@ -383,9 +395,15 @@ caf::result<HttpAnswer> take_chunk(SideChannelPointer self, const ChunkUpload& u
   if (session == nullptr)
     return http_error({ErrorCode::kSessionUnknown, "no such session", upload.session, {}, {}, "attach again"});
   if (session->run_nonce != state.attached.run_nonce)
-    return http_error({ErrorCode::kLineageSuperseded, "a newer run of this job has attached", upload.session, {}, {}, {}});
+    return http_error(
+        {ErrorCode::kLineageSuperseded, "a newer run of this job has attached", upload.session, {}, {}, {}});
   if (session->rank != 0)
-    return http_error({ErrorCode::kRequestMalformed, "only rank 0 uploads", "rank " + std::to_string(session->rank), "rank 0", {}, {}});
+    return http_error({ErrorCode::kRequestMalformed,
+                       "only rank 0 uploads",
+                       "rank " + std::to_string(session->rank),
+                       "rank 0",
+                       {},
+                       {}});
   const ByteSpan body(reinterpret_cast<const std::uint8_t*>(upload.body.data()), upload.body.size());
   if (upload.id == "probe") {
     // What was already taken is acknowledged again: the client did not hear the first answer.
@@ -409,7 +427,8 @@ caf::result<HttpAnswer> take_chunk(SideChannelPointer self, const ChunkUpload& u
     self->send(state.coordinator, layout_atom_v, state.attached.first_layout);
     return HttpAnswer{};
   }
-  return http_error({ErrorCode::kRequestMalformed, "no such request is open", upload.id, "probe or baseline", upload.id, {}}, 404);
+  return http_error(
+      {ErrorCode::kRequestMalformed, "no such request is open", upload.id, "probe or baseline", upload.id, {}}, 404);
 }
 
 // -- messages ------------------------------------------------------------------------------------------------------
@@ -486,7 +505,8 @@ Result<Line> read_line(const SideChannelState& state, const Session& session, st
 Result<std::vector<Line>> read_lines(const SideChannelState& state, const Session& session, std::string_view body) {
   if (body.size() > state.options.limits.message_bytes_max)
     return fail(ErrorCode::kRequestTooLarge, "the batch is too large", "messages",
-                std::to_string(state.options.limits.message_bytes_max), std::to_string(body.size()), "send fewer messages");
+                std::to_string(state.options.limits.message_bytes_max), std::to_string(body.size()),
+                "send fewer messages");
   std::vector<Line> lines;
   while (!body.empty()) {
     const std::size_t end = body.find('\n');
@@ -519,10 +539,12 @@ caf::result<HttpAnswer> post(SideChannelPointer self, const MessagesPost& reques
   ++state.posts;
   Session* session = state.sessions->find(request.session);
   if (session == nullptr)
-    return http_error({ErrorCode::kSessionUnknown, "no such session", request.session, {}, {}, "restart the job to attach again"});
+    return http_error(
+        {ErrorCode::kSessionUnknown, "no such session", request.session, {}, {}, "restart the job to attach again"});
   if (session->run_nonce != state.attached.run_nonce) {
     ++state.superseded;
-    return http_error({ErrorCode::kLineageSuperseded, "a newer run of this job has attached", request.session, {}, {}, {}});
+    return http_error(
+        {ErrorCode::kLineageSuperseded, "a newer run of this job has attached", request.session, {}, {}, {}});
   }
   if (state.attached.state == AttachState::kRefused) return http_error(*state.attached.refusal, 409);
   if (!state.attached.plan) return busy_answer("the attach is not complete");
@@ -639,8 +661,8 @@ SideChannelActor::behavior_type side_channel(SideChannelPointer self, const Side
         json ranks = json::array();
         for (const auto& [id, session] : state.sessions->sessions())
           if (session.run_nonce == state.attached.run_nonce)
-            ranks.push_back({{"rank", session.rank}, {"received_seq", session.received_seq},
-                             {"duplicates", session.duplicates}});
+            ranks.push_back(
+                {{"rank", session.rank}, {"received_seq", session.received_seq}, {"duplicates", session.duplicates}});
         const json body = {{"state", attach_state_name(state.attached.state)},
                            {"lineage", state.attached.lineage()},
                            {"sessions", state.sessions->size()},

@@ -3,8 +3,8 @@
 // Purpose: sessions, attach with probe and baseline, step messages. It stores what must last (through the keeper),
 // then tells the coordinator. Threads: the scheduler's, one message at a time; never waits. Owns the sessions and,
 // during an attach, the shards being loaded. Invariants: an answer with durable_seq = n means that every message up to
-// n is synced; a superseded lineage gets 409 and nothing else. Failure behaviour: a named error for the client; what was
-// stored stays.
+// n is synced; a superseded lineage gets 409 and nothing else. Failure behaviour: a named error for the client; what
+// was stored stays.
 #pragma once
 
 #include <functional>

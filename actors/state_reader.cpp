@@ -140,7 +140,8 @@ Result<std::function<bool(const ByteSink&)>> prepare_state(std::shared_ptr<stora
   const auto lineages = store->lineages(job);
   if (!lineages) return std::unexpected(lineages.error());
   if (lineages->empty() || lineages->back().recipe_id.empty())
-    return fail(ErrorCode::kStepUnavailable, "the job has no durable state yet", job_name, {}, {}, "wait for the attach");
+    return fail(ErrorCode::kStepUnavailable, "the job has no durable state yet", job_name, {}, {},
+                "wait for the attach");
   auto parsed = plan_from_record(lineages->back());
   if (!parsed) return std::unexpected(parsed.error());
   auto plan = std::make_shared<const JobPlan>(std::move(*parsed));
@@ -180,8 +181,8 @@ Result<std::function<bool(const ByteSink&)>> prepare_state(std::shared_ptr<stora
     for (std::size_t k = 0; k < plan->schema.optimizer.kinds.size(); ++k) {
       if ((facts[p].present >> k & 1) == 0) continue;
       tensors.push_back({p, k + 1});
-      declarations.push_back(
-          {spec.name + "#" + std::string(replica::state_kind_name(plan->schema.optimizer.kinds[k])), "F32", spec.shape});
+      declarations.push_back({spec.name + "#" + std::string(replica::state_kind_name(plan->schema.optimizer.kinds[k])),
+                              "F32", spec.shape});
     }
   }
   auto stream = std::make_shared<PreparedStream>();

@@ -49,7 +49,8 @@ int main(int argc, char** argv) {
   auto* inspect_command = app.add_subcommand("inspect", "what a capture holds: flows, ops, completeness");
   inspect_command->add_option("file", inspect_options.file, "a .pcap file")->required();
   inspect_command->add_flag("--json", inspect_options.json, "machine-readable output");
-  inspect_command->add_option("--dump", inspect_options.dump_directory, "write the bytes of complete all-reduces there");
+  inspect_command->add_option("--dump", inspect_options.dump_directory,
+                              "write the bytes of complete all-reduces there");
   inspect_command->add_option("--ranks", inspect_options.ranks,
                               "addresses in rank order, comma-separated; default: in ascending order");
   inspect_command->add_flag("--required-checksums", inspect_options.required_checksums,

@@ -15,7 +15,9 @@
 
 namespace {
 volatile std::sig_atomic_t g_stop = 0;
-void on_signal(int) { g_stop = 1; }
+void on_signal(int) {
+  g_stop = 1;
+}
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -36,7 +38,7 @@ int main(int argc, char** argv) {
     return 0;
   }
   gradtap::log_init(config->node.log_level, config->node.name);
-  struct sigaction action {};
+  struct sigaction action{};
   action.sa_handler = on_signal;
   sigaction(SIGTERM, &action, nullptr);
   sigaction(SIGINT, &action, nullptr);

@@ -100,15 +100,15 @@ using Status = std::expected<void, Error>;
 [[nodiscard]] inline std::unexpected<Error> fail(ErrorCode code, std::string what, std::string where = {},
                                                  std::string expected = {}, std::string actual = {},
                                                  std::string remedy = {}) {
-  return std::unexpected<Error>(Error{code, std::move(what), std::move(where), std::move(expected), std::move(actual),
-                                      std::move(remedy)});
+  return std::unexpected<Error>(
+      Error{code, std::move(what), std::move(where), std::move(expected), std::move(actual), std::move(remedy)});
 }
 
 }  // namespace gradtap
 
 // Propagates the error of EXPR to the caller; EXPR is a Result or a Status.
-#define GRADTAP_TRY(expr)                                                     \
-  do {                                                                        \
-    if (auto gradtap_try_status = (expr); !gradtap_try_status)                \
-      return std::unexpected<::gradtap::Error>(gradtap_try_status.error());   \
+#define GRADTAP_TRY(expr)                                                   \
+  do {                                                                      \
+    if (auto gradtap_try_status = (expr); !gradtap_try_status)              \
+      return std::unexpected<::gradtap::Error>(gradtap_try_status.error()); \
   } while (false)

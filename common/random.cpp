@@ -1,8 +1,8 @@
 #include "common/random.h"
 
-#include <sys/random.h>
-
 #include <cstdlib>
+
+#include <sys/random.h>
 
 namespace gradtap {
 

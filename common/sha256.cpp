@@ -1,8 +1,8 @@
 #include "common/sha256.h"
 
-#include <openssl/evp.h>
-
 #include <cstdlib>
+
+#include <openssl/evp.h>
 
 namespace gradtap {
 
@@ -18,7 +18,9 @@ Sha256Stream::Sha256Stream() : context_(EVP_MD_CTX_new()) {
   require(EVP_DigestInit_ex(static_cast<EVP_MD_CTX*>(context_), EVP_sha256(), nullptr));
 }
 
-Sha256Stream::~Sha256Stream() { EVP_MD_CTX_free(static_cast<EVP_MD_CTX*>(context_)); }
+Sha256Stream::~Sha256Stream() {
+  EVP_MD_CTX_free(static_cast<EVP_MD_CTX*>(context_));
+}
 
 void Sha256Stream::add(const void* bytes, std::size_t count) {
   require(EVP_DigestUpdate(static_cast<EVP_MD_CTX*>(context_), bytes, count));

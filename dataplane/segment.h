@@ -2,8 +2,8 @@
 //
 // Purpose: what the decoder (ingress) hands to assembly. Coordinates are those of the wire: message index on its
 // flow, offset inside the message; where the bytes belong in the op is the schedule's knowledge, not the decoder's.
-// Ownership: `data` points into a Frame of the burst or into a block passed to SegmentSink::keep(); valid while both are
-// held (segment_sink.h). A segment without bytes (data == nullptr) announces a message: its type, index and length.
+// Ownership: `data` points into a Frame of the burst or into a block passed to SegmentSink::keep(); valid while both
+// are held (segment_sink.h). A segment without bytes (data == nullptr) announces a message: its type, index and length.
 // Threads: plain values.
 #pragma once
 

@@ -28,13 +28,12 @@ int export_state(const Common& common, std::uint64_t step, const std::string& fi
   }
   std::uint64_t bytes = 0;
   bool written = true;
-  const auto done =
-      client.download(fmt::format("/v1/jobs/{}/state?step={}&optimizer={}", *job, step, optimizer ? 1 : 0),
-                      [&](std::string_view part) {
-                        written = std::fwrite(part.data(), 1, part.size(), out) == part.size();
-                        bytes += part.size();
-                        return written;
-                      });
+  const auto done = client.download(
+      fmt::format("/v1/jobs/{}/state?step={}&optimizer={}", *job, step, optimizer ? 1 : 0), [&](std::string_view part) {
+        written = std::fwrite(part.data(), 1, part.size(), out) == part.size();
+        bytes += part.size();
+        return written;
+      });
   written = std::fflush(out) == 0 && written;
   written = fsync(fileno(out)) == 0 && written;
   std::fclose(out);

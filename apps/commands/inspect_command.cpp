@@ -179,7 +179,8 @@ int verdict(const Inspection& inspection, bool print) {
 
 void print_text(const Inspection& inspection) {
   fmt::print("frames {}  ranks {}\n", inspection.counters.frames, inspection.ranks.size());
-  for (std::size_t i = 0; i < inspection.ranks.size(); ++i) fmt::print("  rank {}: {}\n", i, inspection.ranks[i].text());
+  for (std::size_t i = 0; i < inspection.ranks.size(); ++i)
+    fmt::print("  rank {}: {}\n", i, inspection.ranks[i].text());
   for (std::size_t i = 1; i < kFrameDropCount; ++i)
     if (inspection.counters.drops[i] > 0)
       fmt::print("dropped: {} frames: {}\n", inspection.counters.drops[i], frame_drop_name(static_cast<FrameDrop>(i)));
@@ -195,10 +196,10 @@ void print_text(const Inspection& inspection) {
     if (!op.complete && op.missing.size() > 4) detail += fmt::format("and {} more", op.missing.size() - 4);
     fmt::print("{:>5} {:>7} {:>12} {:<11} {:>3}-{:<2} {}\n", op.op.comm, op.op.tag,
                op.bytes ? std::to_string(*op.bytes) : "unknown",
-               op.complete ? "complete" : (op.conflict ? "CONFLICT" : "incomplete"), op.copies.min, op.copies.max, detail);
+               op.complete ? "complete" : (op.conflict ? "CONFLICT" : "incomplete"), op.copies.min, op.copies.max,
+               detail);
   }
-  if (!inspection.report.other_ops.empty())
-    fmt::print("other collectives: {}\n", inspection.report.other_ops.size());
+  if (!inspection.report.other_ops.empty()) fmt::print("other collectives: {}\n", inspection.report.other_ops.size());
   for (const std::string& error : inspection.report.dump_errors) fmt::print("not dumped: {}\n", error);
 }
 

@@ -7,8 +7,12 @@ namespace gradtap::commands {
 namespace {
 
 Error from_answer(const std::string& endpoint, const std::string& path, int status, const std::string& body) {
-  Error error{ErrorCode::kPeerUnreachable, "the node refused the request", endpoint + path, "status 200",
-              "status " + std::to_string(status), "see the node's log"};
+  Error error{ErrorCode::kPeerUnreachable,
+              "the node refused the request",
+              endpoint + path,
+              "status 200",
+              "status " + std::to_string(status),
+              "see the node's log"};
   const auto document = nlohmann::json::parse(body, nullptr, false);
   if (!document.is_object() || !document.contains("error") || !document["error"].is_object()) return error;
   const auto& fields = document["error"];

@@ -1,10 +1,9 @@
-#include <unistd.h>
-
 #include <chrono>
 #include <cstdio>
 #include <thread>
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include "apps/commands/commands.h"
 #include "apps/commands/node_client.h"
@@ -94,8 +93,7 @@ int shards(const Common& common) {
     fmt::print("{:>6} {:>10} {:>9} {:>9} {:>9} {:>9} {:<9} {}\n", number(shard, "shard"), number(shard, "elements"),
                number(shard, "version"), number(shard, "durable"), number(shard, "full"), number(shard, "log_from"),
                text(shard, "state"), text(shard, "digest").substr(0, 16));
-  for (const auto& absent : answer->value("absent", nlohmann::json::array()))
-    fmt::print("absent: {}\n", absent.dump());
+  for (const auto& absent : answer->value("absent", nlohmann::json::array())) fmt::print("absent: {}\n", absent.dump());
   return 0;
 }
 
