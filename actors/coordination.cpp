@@ -15,7 +15,6 @@ namespace gradtap::actors {
 namespace {
 
 constexpr std::size_t kOpsKept = 16'384;
-constexpr std::size_t kLayoutsKept = 64;
 constexpr std::size_t kDroppedKept = 65'536;
 constexpr std::size_t kMessageTimesKept = 64;
 constexpr std::uint64_t kAskAgainNs = 1'000'000'000;
@@ -71,7 +70,7 @@ void Coordination::note(bool warning, std::string text) {
 
 void Coordination::on_layout(const LayoutPtr& layout) {
   if (layouts_.contains(layout->id())) return;
-  if (layouts_.size() >= kLayoutsKept) {
+  if (layouts_.size() >= config_.layouts_max) {
     // The layout in force is the one the attempt uses; any other may go and is asked for again when it is needed.
     for (auto it = layouts_.begin(); it != layouts_.end(); ++it)
       if (!attempt_.message || it->first != attempt_.message->layout_id) {

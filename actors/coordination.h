@@ -37,6 +37,7 @@ struct CoordinationConfig {
   std::uint64_t pending_steps_max = 4096;  // step messages kept
   std::uint64_t trainer_silent_ms = 60'000;
   std::uint64_t roots_kept = 4096;
+  std::uint64_t layouts_max = 64;
 };
 
 // -- commands ------------------------------------------------------------------------------------------------------

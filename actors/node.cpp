@@ -107,6 +107,7 @@ CoordinatorActor Node::Impl::launch(const SideChannelActor& side_channel, const 
   options.config.grace_ms = job.grace_ms;
   options.config.bind_ahead_steps = config.replica.apply_queue;
   options.config.pending_steps_max = config.limits.pending_steps_max;
+  options.config.layouts_max = config.limits.layouts_max;
   options.config.trainer_silent_ms = job.trainer_silent_ms;
   options.clock = clock;
   options.events = events;
@@ -124,7 +125,6 @@ CoordinatorActor Node::Impl::launch(const SideChannelActor& side_channel, const 
     owner.durable = durable;
     owner.full_every_steps = config.store.full_every_steps;
     owner.flush_queue_steps = config.store.flush_queue_steps;
-    owner.digest_every_steps = config.replica.digest_every_steps;
     const std::string name = fmt::format("owner.{}", owner.shard->range().id);
     next->owners.push_back(spawn_shard_owner(*system, std::move(owner)));
     watch_typed(next->owners.back(), name);
@@ -214,13 +214,8 @@ void Node::Impl::plan_coverage() {
 
 Status Node::Impl::start() {
   events = std::make_shared<EventRing>(config.limits.events, *clock);
-  if (config.jobs.size() != 1)
-    return fail(ErrorCode::kUnsupported, "this version protects exactly one job per node", "[[job]]", "1",
-                std::to_string(config.jobs.size()), "run one node per job");
+  GRADTAP_TRY(check_node_config(config));
   job = config.jobs.front();
-  if (job.dtype != "float32")
-    return fail(ErrorCode::kUnsupported, "only float32 gradients are replicated", "job.dtype", "float32", job.dtype,
-                "use gradtap inspect for other types");
   const auto listen = parse_host_port(config.node.listen);
   if (!listen) return std::unexpected(listen.error());
   GRADTAP_TRY(open_store());
@@ -356,6 +351,20 @@ Status Node::Impl::start() {
     whole->gateway = gateway.actor;
     broadcast(std::move(whole));
   }
+  return {};
+}
+
+Status check_node_config(const NodeConfig& config) {
+  if (config.jobs.size() != 1)
+    return fail(ErrorCode::kUnsupported, "this version protects exactly one job per node", "[[job]]", "1",
+                std::to_string(config.jobs.size()), "run one node per job");
+  const JobSection& job = config.jobs.front();
+  if (job.dtype != "float32")
+    return fail(ErrorCode::kUnsupported, "only float32 gradients are replicated", "job.dtype", "float32", job.dtype,
+                "use gradtap inspect for other types");
+  if (job.endpoints.size() < 2)
+    return fail(ErrorCode::kConfigImpossibleValue, "a job has at least two ranks", "job.endpoints", ">= 2",
+                std::to_string(job.endpoints.size()), "list every rank's address, in rank order");
   return {};
 }
 

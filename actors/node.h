@@ -15,6 +15,9 @@
 
 namespace gradtap::actors {
 
+// What this version asks of a configuration beyond what parsing already checked.
+[[nodiscard]] Status check_node_config(const NodeConfig& config);
+
 class Node {
  public:
   [[nodiscard]] static Result<std::unique_ptr<Node>> start(const NodeConfig& config);

@@ -22,7 +22,6 @@ struct ShardOwnerOptions {
   bool durable = false;                   // that version is in the store already
   std::uint64_t full_every_steps = 64;
   std::uint64_t flush_queue_steps = 2;
-  std::uint64_t digest_every_steps = 1;
 };
 
 [[nodiscard]] OwnerActor spawn_shard_owner(caf::actor_system& system, ShardOwnerOptions options);

@@ -33,6 +33,10 @@ int main(int argc, char** argv) {
     fmt::print(stderr, "{}\n", config.error().text());
     return 2;
   }
+  if (const auto possible = gradtap::actors::check_node_config(*config); !possible) {
+    fmt::print(stderr, "{}: {}\n", file, possible.error().text());
+    return 2;
+  }
   if (check) {
     fmt::print("{}: no error found\n", file);
     return 0;

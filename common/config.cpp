@@ -247,10 +247,6 @@ Status check_together(const NodeConfig& config, std::string_view file, const tom
   if (config.tap.kind == TapKind::kPcap && config.tap.queues != 1)
     return fail(ErrorCode::kConfigImpossibleValue, "value is impossible", where("tap", "queues"), "1 when kind is pcap",
                 fmt::format("{}", config.tap.queues), "set queues = 1");
-  if (config.jobs.size() > config.limits.jobs_max)
-    return fail(ErrorCode::kConfigImpossibleValue, "more jobs than limits.jobs_max", where("limits", "jobs_max"),
-                fmt::format("at most {}", config.limits.jobs_max), fmt::format("{}", config.jobs.size()),
-                "raise jobs_max or remove a job");
   return {};
 }
 

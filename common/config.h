@@ -56,7 +56,6 @@ struct AssemblySection {
 
 struct ReplicaSection {
   std::uint64_t shard_elements = std::uint64_t{1} << 24;
-  std::uint64_t digest_every_steps = 1;
   std::uint64_t apply_queue = 4;
 };
 
@@ -70,14 +69,12 @@ struct StoreSection {
 
 struct SideChannelSection {
   std::uint64_t body_bytes_max = std::uint64_t{16} << 20;
-  std::uint64_t connections_max = 256;
-  std::uint64_t job_bytes_max = std::uint64_t{64} << 20;
+  std::uint64_t connections_max = 64;
   std::uint64_t request_timeout_ms = 10000;
   std::uint64_t messages_lines_max = 64;
 };
 
 struct LimitsSection {
-  std::uint64_t jobs_max = 8;
   std::uint64_t flows_max = 4096;
   std::uint64_t layouts_max = 64;
   std::uint64_t pending_steps_max = 1024;

@@ -80,8 +80,6 @@ const std::vector<Row<NodeConfig>> kNodeRows = {
 
     {"replica", "shard_elements", "elements after which a shard ends, at its block boundary; fixed for a lineage",
      GRADTAP_UINT(replica, shard_elements, 1, kGi)},
-    {"replica", "digest_every_steps", "state digest every so many steps",
-     GRADTAP_UINT(replica, digest_every_steps, 1, 1000000)},
     {"replica", "apply_queue", "verified steps that may wait for a shard owner",
      GRADTAP_UINT(replica, apply_queue, 1, 1024)},
 
@@ -97,14 +95,11 @@ const std::vector<Row<NodeConfig>> kNodeRows = {
     {"side_channel", "body_bytes_max", "largest request body",
      GRADTAP_UINT(side_channel, body_bytes_max, 64 * kKi, kGi)},
     {"side_channel", "connections_max", "open connections", GRADTAP_UINT(side_channel, connections_max, 1, 65536)},
-    {"side_channel", "job_bytes_max", "undigested request bytes of one job",
-     GRADTAP_UINT(side_channel, job_bytes_max, kMi, 64 * kGi)},
     {"side_channel", "request_timeout_ms", "a request that takes longer is answered with TIMEOUT",
      GRADTAP_UINT(side_channel, request_timeout_ms, 100, 600000)},
     {"side_channel", "messages_lines_max", "messages of one POST",
      GRADTAP_UINT(side_channel, messages_lines_max, 1, 4096)},
 
-    {"limits", "jobs_max", "jobs of this node", GRADTAP_UINT(limits, jobs_max, 1, 1024)},
     {"limits", "flows_max", "tracked flows of a queue; more are counted and ignored",
      GRADTAP_UINT(limits, flows_max, 16, 1048576)},
     {"limits", "layouts_max", "layouts remembered per lineage", GRADTAP_UINT(limits, layouts_max, 2, 65536)},
