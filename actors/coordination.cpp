@@ -155,10 +155,12 @@ void Coordination::on_bind(std::uint64_t ticket, const Outcome& outcome) {
   if (!outcome.ok) {
     attempt_.bind_failed = true;
     attempt_.bind_error = outcome.error.text();
+    attempt_.changed |= outcome.error.code == ErrorCode::kTimeout;  // nothing is wrong with the op: order it again
   }
   if (--attempt_.open_tickets > 0) return;
   attempt_.phase = Phase::kWatching;
   if (attempt_.bind_failed) {
+    if (attempt_.changed) return advance();
     // A conflict may have arrived between the proof and the order. What the owners got stays without a go.
     hold(GapReason::kConflict, attempt_.bind_error);
     return;
