@@ -46,7 +46,7 @@ def suites(everything):
 
 
 def short_system():
-    return [("live_short", 300)]
+    return [("live_short", 300), ("capture_replay", 300)]
 
 
 def long_system():
