@@ -1,27 +1,16 @@
 #include "actors/baseline_loader.h"
 
 #include <algorithm>
-#include <charconv>
 #include <string_view>
 
 #include <fmt/format.h>
 
+#include "common/number_text.h"
 #include "common/sha256.h"
 #include "replica/json_fields.h"
 #include "replica/safetensors.h"
 
 namespace gradtap::actors {
-
-namespace {
-
-std::optional<std::uint64_t> number(std::string_view text) {
-  std::uint64_t value = 0;
-  const auto [end, code] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (code != std::errc{} || end != text.data() + text.size()) return std::nullopt;
-  return value;
-}
-
-}  // namespace
 
 Result<std::unique_ptr<BaselineLoader>> BaselineLoader::create(JobPlanPtr plan) {
   auto loader = std::unique_ptr<BaselineLoader>(new BaselineLoader(std::move(plan)));
@@ -44,7 +33,7 @@ Status BaselineLoader::add_chunk(std::uint32_t chunk, ByteSpan body) {
   auto file = replica::read_safetensors(body);
   if (!file) return std::unexpected(file.error());
   const auto total = file->metadata.find("chunks");
-  const auto count = total == file->metadata.end() ? std::nullopt : number(total->second);
+  const auto count = total == file->metadata.end() ? std::nullopt : parse_integer<std::uint64_t>(total->second);
   if (!count || *count == 0 || *count > kChunksMax || (total_ != 0 && *count != total_) || chunk >= *count)
     return fail(ErrorCode::kSafetensorsMalformed, "the number of chunks is missing or contradicts earlier chunks",
                 where, total_ != 0 ? std::to_string(total_) : "1..1000000",
@@ -64,8 +53,8 @@ Status BaselineLoader::load_tensor(const std::string& name, const std::string& d
   const std::size_t first = name.find(':');
   const std::size_t second = first == std::string::npos ? first : name.find(':', first + 1);
   if (second == std::string::npos) return bad("PARAMETER:BEGIN:KIND");
-  const auto parameter = number(std::string_view(name).substr(0, first));
-  const auto begin = number(std::string_view(name).substr(first + 1, second - first - 1));
+  const auto parameter = parse_integer<std::uint64_t>(std::string_view(name).substr(0, first));
+  const auto begin = parse_integer<std::uint64_t>(std::string_view(name).substr(first + 1, second - first - 1));
   const std::string_view kind_name = std::string_view(name).substr(second + 1);
   if (!parameter || !begin || *parameter >= plan_->schema.parameters.size()) return bad("a parameter of the attach");
   if (dtype != "F32" || data.size() % sizeof(float) != 0) return bad("F32");
@@ -100,7 +89,7 @@ Status BaselineLoader::load_counters(const std::string& text) {
   auto counters = replica::parse_json_object(text, "baseline counters");
   if (!counters) return std::unexpected(counters.error());
   for (const auto& [key, value] : counters->items()) {
-    const auto parameter = number(key);
+    const auto parameter = parse_integer<std::uint64_t>(key);
     if (!parameter || *parameter >= plan_->schema.parameters.size())
       return fail(ErrorCode::kSafetensorsMalformed, "a step counter names no parameter", "baseline counters", {}, key);
     auto counter = replica::json_uint_value(value, "baseline counters." + key, replica::kLastStepCounter);

@@ -7,7 +7,7 @@
 
 #include <fmt/format.h>
 
-#include "dataplane/witness.h"
+#include "common/witness.h"
 #include "replica/digest.h"
 
 namespace gradtap::actors {
@@ -306,7 +306,7 @@ void Coordination::evaluate() {
       AskWords ask{next_ticket_++, {bucket.op, bucket.bytes, {}}};
       if (witness_of(i) != nullptr)
         for (const std::uint64_t position :
-             dataplane::witness_positions(attempt_.evidence.layout, attempt_.step, i, bucket.bytes / 4))
+             witness_positions(attempt_.evidence.layout, attempt_.step, i, bucket.bytes / 4))
           ask.query.byte_offsets.push_back(position * 4);
       attempt_.asked.emplace_back(a, i);
       ++questions_;
@@ -344,7 +344,7 @@ dataplane::WitnessOutcome Coordination::compare(std::uint32_t bucket, const Word
   if (layout == layouts_.end() || bucket >= layout->second.layout->bucket_count()) return {};
   const replica::Layout& entry = *layout->second.layout;
   const auto positions =
-      dataplane::witness_positions(attempt_.evidence.layout, attempt_.step, bucket, entry.bucket_numel(bucket));
+      witness_positions(attempt_.evidence.layout, attempt_.step, bucket, entry.bucket_numel(bucket));
   unsigned compared = 0;
   unsigned nonzero = 0;
   for (std::uint32_t j = 0; j < positions.size() && j < answer.words.size(); ++j) {

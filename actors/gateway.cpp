@@ -1,11 +1,12 @@
 #include "actors/gateway.h"
 
-#include <charconv>
 #include <optional>
 #include <string_view>
 #include <vector>
 
 #include <nlohmann/json.hpp>
+
+#include "common/number_text.h"
 
 namespace gradtap::actors {
 
@@ -26,16 +27,9 @@ std::vector<std::string_view> split_path(std::string_view path) {
   return parts;
 }
 
-std::optional<std::uint64_t> number(std::string_view text) {
-  std::uint64_t value = 0;
-  const auto [end, code] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (code != std::errc{} || end != text.data() + text.size()) return std::nullopt;
-  return value;
-}
-
 std::optional<std::uint64_t> number(const HttpRequest& request, const std::string& key, std::uint64_t absent) {
   const auto it = request.query.find(key);
-  return it == request.query.end() ? std::optional(absent) : number(it->second);
+  return it == request.query.end() ? std::optional(absent) : parse_integer<std::uint64_t>(it->second);
 }
 
 HttpAnswer not_found(const HttpRequest& request) {
@@ -113,12 +107,12 @@ class Router {
     if (what == "detach" && post && parts.size() == 4)
       return ask(options_.side_channel, detach_atom_v, posted(request));
     if (what == "chunks" && request.method == "PUT" && parts.size() == 6) {
-      const auto n = number(parts[5]);
+      const auto n = parse_integer<std::uint32_t>(parts[5]);
       if (!n || *n > 1'000'000) return bad_number(request);
       auto chunk = std::make_shared<ChunkUpload>();
       chunk->session = request.session;
       chunk->id = std::string(parts[4]);
-      chunk->number = static_cast<std::uint32_t>(*n);
+      chunk->number = *n;
       chunk->body = std::move(request.body);
       return ask(options_.side_channel, chunk_atom_v, ChunkUploadPtr(std::move(chunk)));
     }

@@ -7,7 +7,6 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <cstdio>
 #include <memory>
 #include <set>
@@ -17,6 +16,7 @@
 #include <toml++/toml.h>
 
 #include "common/config_table.h"
+#include "common/number_text.h"
 
 namespace gradtap {
 namespace {
@@ -260,9 +260,10 @@ Result<HostPort> parse_host_port(std::string_view text) {
   if (colon == std::string_view::npos) return wrong();
   std::string_view host = text.substr(0, colon);
   const std::string_view port = text.substr(colon + 1);
+  const auto number = parse_integer<std::uint16_t>(port);
+  if (!number) return wrong();
   HostPort out;
-  const auto [end, error] = std::from_chars(port.data(), port.data() + port.size(), out.port);
-  if (error != std::errc{} || end != port.data() + port.size()) return wrong();
+  out.port = *number;
   if (host.size() >= 2 && host.front() == '[' && host.back() == ']') {
     host = host.substr(1, host.size() - 2);
     if (!is_address(std::string(host)) || host.find(':') == std::string_view::npos) return wrong();

@@ -4,8 +4,6 @@
 
 #include <fmt/format.h>
 
-#include "common/bytes.h"
-#include "common/random.h"
 #include "common/sha256.h"
 
 namespace gradtap::replica {
@@ -71,12 +69,6 @@ std::string Layout::canonical_json() const {
     text += "]";
   }
   return text + "],\"dtype\":\"float32\"}";
-}
-
-std::uint64_t witness_position(const LayoutId& layout, StepNumber step, std::uint64_t bucket, std::uint64_t j,
-                               std::uint64_t numel) {
-  const std::uint64_t base = load_be<std::uint64_t>(layout.data());
-  return splitmix64_mix(base + (step * 64 + bucket * 8 + j + 1) * kSplitmix64Increment) % numel;
 }
 
 }  // namespace gradtap::replica

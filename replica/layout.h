@@ -1,4 +1,4 @@
-// Layout: which parameters each bucket of the gradient exchange holds, in order; and the witness positions.
+// Layout: which parameters each bucket of the gradient exchange holds, in order.
 //
 // Purpose: from a place in a bucket to (parameter, element), by value and checked: the announced id is the SHA-256 of
 // the layout's canonical JSON, rebuilt here from the structure. Invariants after validate(): every parameter that
@@ -44,11 +44,5 @@ class Layout {
   std::vector<std::vector<std::uint64_t>> offsets_;  // per bucket: start of each entry, then the total
   LayoutId id_{};
 };
-
-inline constexpr std::size_t kWitnessPerBucket = 8;
-
-// Offset in the bucket of witness value j (docs/side-channel.md, "Step message"); numel > 0.
-[[nodiscard]] std::uint64_t witness_position(const LayoutId& layout, StepNumber step, std::uint64_t bucket,
-                                             std::uint64_t j, std::uint64_t numel);
 
 }  // namespace gradtap::replica

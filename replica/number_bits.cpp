@@ -1,12 +1,12 @@
 #include "replica/number_bits.h"
 
 #include <bit>
-#include <charconv>
 
 #include <fmt/format.h>
 
 #include "common/bytes.h"
 #include "common/ids.h"
+#include "common/number_text.h"
 
 namespace gradtap::replica {
 namespace {
@@ -48,11 +48,9 @@ Result<Number> parse_number(std::string_view text, std::string_view where) {
     return type == "f32" ? Number::of_f32(value) : Number::of_f32_tensor(value);
   }
   if (type == "i") {
-    std::int64_t value = 0;
-    const auto [end, error] = std::from_chars(body.data(), body.data() + body.size(), value);
-    if (error != std::errc{} || end != body.data() + body.size()) return bad(text, where);
-    if (fmt::format("{}", value) != body) return bad(text, where);  // "-0", "007"
-    return Number::of_int(value);
+    const auto value = parse_integer<std::int64_t>(body);
+    if (!value) return bad(text, where);
+    return Number::of_int(*value);
   }
   return bad(text, where);
 }

@@ -1,10 +1,10 @@
 #include <algorithm>
-#include <charconv>
 #include <cstring>
 #include <iterator>
 
 #include <fmt/format.h>
 
+#include "common/number_text.h"
 #include "replica/probe.h"
 #include "replica/schema_json.h"
 
@@ -21,11 +21,11 @@ std::unexpected<Error> bad(std::string what, std::string where, std::string expe
 }
 
 Result<std::size_t> case_of(const std::string& name) {
-  std::size_t value = 0;
-  const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), value);
-  if (error != std::errc{} || end == name.data() + name.size() || *end != ':' || value >= kMaxCases)
+  const std::size_t colon = name.find(':');
+  const auto value = parse_integer<std::size_t>(std::string_view(name).substr(0, colon));
+  if (colon == std::string::npos || !value || *value >= kMaxCases)
     return bad("a probe tensor's name is not {case}:{kind}:{when}", "probe", "0:param:in", name.substr(0, 64));
-  return value;
+  return *value;
 }
 
 bool equal_bytes(const std::vector<float>& values, ByteSpan data) {

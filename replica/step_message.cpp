@@ -1,13 +1,13 @@
 #include "replica/step_message.h"
 
 #include <algorithm>
-#include <charconv>
 #include <limits>
 
 #include <fmt/format.h>
 
 #include "common/bytes.h"
 #include "common/ids.h"
+#include "common/number_text.h"
 #include "replica/number_bits.h"
 #include "replica/schema_json.h"
 
@@ -56,13 +56,14 @@ Result<std::vector<WitnessBucket>> parse_witness(const Json& message) {
   std::vector<WitnessBucket> witness;
   for (const auto& [key, values] : object->items()) {
     WitnessBucket bucket;
-    const auto [end, error] = std::from_chars(key.data(), key.data() + key.size(), bucket.bucket);
-    if (error != std::errc{} || end != key.data() + key.size() || fmt::format("{}", bucket.bucket) != key)
+    const auto index = parse_integer<decltype(bucket.bucket)>(key);
+    if (!index)
       return fail(ErrorCode::kSchemaInvalid, "a witness key is not a bucket's index", "witness", "a decimal integer",
                   key.substr(0, 32));
+    bucket.bucket = *index;
     const std::string where = fmt::format("witness.{}", key);
-    if (!values.is_array() || values.size() != kWitnessPerBucket) return json_wrong(where, "8 values", values);
-    for (std::size_t j = 0; j < kWitnessPerBucket; ++j) {
+    if (!values.is_array() || values.size() != kWitnessPositions) return json_wrong(where, "8 values", values);
+    for (std::size_t j = 0; j < kWitnessPositions; ++j) {
       std::uint8_t bytes[4];
       if (!values[j].is_string() || !from_hex(values[j].get_ref<const std::string&>(), bytes, sizeof bytes))
         return json_wrong(where, "8 hexadecimal digits", values[j]);

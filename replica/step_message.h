@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "common/witness.h"
 #include "replica/hyper.h"
 #include "replica/json_fields.h"
 #include "replica/layout.h"
@@ -18,7 +19,7 @@ namespace gradtap::replica {
 
 struct WitnessBucket {
   std::uint64_t bucket = 0;
-  std::array<std::uint32_t, kWitnessPerBucket> bits{};  // float32 bits at witness_position(.., j, ..)
+  std::array<std::uint32_t, kWitnessPositions> bits{};  // float32 bits at witness_positions(..)[j]
 };
 
 struct ClientCounters {

@@ -5,7 +5,10 @@
 #pragma once
 
 #include <cstdint>
+#include <cstdio>
 #include <string>
+
+#include "common/error.h"
 
 namespace gradtap::commands {
 
@@ -14,6 +17,12 @@ struct Common {
   std::string job;  // empty: the node's only job
   bool json = false;
 };
+
+// Says on standard error what is wrong; returns exit code 2.
+inline int unusable(const Error& error) {
+  std::fputs((error.text() + "\n").c_str(), stderr);
+  return 2;
+}
 
 int status(const Common& common, bool watch, unsigned interval_ms);
 int shards(const Common& common);

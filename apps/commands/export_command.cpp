@@ -16,16 +16,11 @@ namespace gradtap::commands {
 int export_state(const Common& common, std::uint64_t step, const std::string& file, bool optimizer) {
   const NodeClient client(common.endpoint, 10'000);
   const auto job = client.job_or_only(common.job);
-  if (!job) {
-    fmt::print(stderr, "{}\n", job.error().text());
-    return 2;
-  }
+  if (!job) return unusable(job.error());
   const std::string partial = file + ".partial";
   std::FILE* out = std::fopen(partial.c_str(), "wb");
-  if (out == nullptr) {
-    fmt::print(stderr, "E106 cannot write {}: {}\n", partial, std::strerror(errno));
-    return 2;
-  }
+  if (out == nullptr)
+    return unusable({ErrorCode::kFileUnwritable, "cannot write the file", partial, {}, std::strerror(errno), {}});
   std::uint64_t bytes = 0;
   bool written = true;
   const auto done = client.download(
@@ -45,10 +40,7 @@ int export_state(const Common& common, std::uint64_t step, const std::string& fi
     return 1;
   }
   std::filesystem::rename(partial, file, code);
-  if (code) {
-    fmt::print(stderr, "E106 cannot rename {} to {}: {}\n", partial, file, code.message());
-    return 2;
-  }
+  if (code) return unusable({ErrorCode::kFileUnwritable, "cannot rename " + partial, file, {}, code.message(), {}});
   fmt::print("step {} of job {}: {} bytes in {}\n", step, *job, bytes, file);
   return 0;
 }

@@ -207,10 +207,7 @@ void print_text(const Inspection& inspection) {
 
 int inspect(const InspectOptions& options) {
   const auto inspection = inspect_file(options);
-  if (!inspection) {
-    fmt::print(stderr, "{}\n", inspection.error().text());
-    return 2;
-  }
+  if (!inspection) return unusable(inspection.error());
   if (options.json)
     fmt::print("{}\n", to_json(*inspection).dump(1));
   else

@@ -45,10 +45,7 @@ void print_job(const nlohmann::json& job) {
 int print_once(const Common& common) {
   const NodeClient client(common.endpoint);
   const auto answer = client.get("/v1/status");
-  if (!answer) {
-    fmt::print(stderr, "{}\n", answer.error().text());
-    return 2;
-  }
+  if (!answer) return unusable(answer.error());
   if (common.json) {
     fmt::print("{}\n", answer->dump(1));
     return 0;
@@ -74,15 +71,9 @@ int status(const Common& common, bool watch, unsigned interval_ms) {
 int shards(const Common& common) {
   const NodeClient client(common.endpoint);
   const auto job = client.job_or_only(common.job);
-  if (!job) {
-    fmt::print(stderr, "{}\n", job.error().text());
-    return 2;
-  }
+  if (!job) return unusable(job.error());
   const auto answer = client.get("/v1/jobs/" + *job + "/shards");
-  if (!answer) {
-    fmt::print(stderr, "{}\n", answer.error().text());
-    return 2;
-  }
+  if (!answer) return unusable(answer.error());
   if (common.json) {
     fmt::print("{}\n", answer->dump(1));
     return 0;
@@ -100,15 +91,9 @@ int shards(const Common& common) {
 int digests(const Common& common, std::uint64_t from, std::uint64_t to) {
   const NodeClient client(common.endpoint);
   const auto job = client.job_or_only(common.job);
-  if (!job) {
-    fmt::print(stderr, "{}\n", job.error().text());
-    return 2;
-  }
+  if (!job) return unusable(job.error());
   const auto answer = client.get(fmt::format("/v1/jobs/{}/digests?from={}&to={}", *job, from, to));
-  if (!answer) {
-    fmt::print(stderr, "{}\n", answer.error().text());
-    return 2;
-  }
+  if (!answer) return unusable(answer.error());
   if (common.json) {
     fmt::print("{}\n", answer->dump());
     return 0;
@@ -121,10 +106,7 @@ int digests(const Common& common, std::uint64_t from, std::uint64_t to) {
 int events(const Common& common) {
   const NodeClient client(common.endpoint);
   const auto answer = client.get("/v1/events?from=0");
-  if (!answer) {
-    fmt::print(stderr, "{}\n", answer.error().text());
-    return 2;
-  }
+  if (!answer) return unusable(answer.error());
   if (common.json) {
     fmt::print("{}\n", answer->dump(1));
     return 0;

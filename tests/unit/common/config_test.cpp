@@ -2,23 +2,18 @@
 
 #include <cstdio>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <set>
 #include <string>
 
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 
+#include "tests/test_files.h"
+
 using namespace gradtap;
+using gradtap::testing::read_text;
 
 namespace {
-
-std::string read_text(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  REQUIRE_MESSAGE(file.good(), path);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
 
 Error error_of(std::string_view text) {
   const auto config = parse_config(text, "n.toml");

@@ -1,6 +1,4 @@
 // docs/errors.md against the text of common/error.h: every code, no other, with its printed name.
-#include <fstream>
-#include <iterator>
 #include <map>
 #include <regex>
 #include <string>
@@ -8,16 +6,12 @@
 #include <doctest/doctest.h>
 
 #include "common/error.h"
+#include "tests/test_files.h"
 
 using namespace gradtap;
+using gradtap::testing::read_text;
 
 namespace {
-
-std::string read_text(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  REQUIRE_MESSAGE(file.good(), path);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
 
 // kStoreFull -> STORE_FULL, without asking the code under test.
 std::string upper_name(const std::string& enumerator) {

@@ -9,12 +9,12 @@
 #include <nlohmann/json.hpp>
 
 #include "common/sha256.h"
+#include "common/witness.h"
 #include "dataplane/binding.h"
 #include "dataplane/gloo_ring.h"
 #include "dataplane/inspect.h"
 #include "dataplane/inspect_json.h"
 #include "dataplane/op_window.h"
-#include "dataplane/witness.h"
 #include "tests/unit/dataplane/decode_harness.h"
 
 namespace gradtap::dataplane {

@@ -17,18 +17,11 @@
 #include "common/random.h"
 #include "dataplane/decoder.h"
 #include "dataplane/memory_port.h"
+#include "tests/test_files.h"
 
 namespace gradtap::dataplane::testing {
 
-// Empty (after a SKIPPED line) when the captures are not there.
-inline std::string capture_path(const std::string& name, const char* test) {
-  const char* const root = std::getenv("GRADTAP_CAPTURES");
-  const std::string path =
-      (root != nullptr ? std::string(root) : std::string(GRADTAP_SOURCE_DIR "/../shared/captures")) + "/" + name;
-  if (std::filesystem::exists(path)) return path;
-  std::printf("SKIPPED %s: no capture at %s\n", test, path.c_str());
-  return {};
-}
+using gradtap::testing::capture_path;
 
 using MessageName =
     std::tuple<int, int, std::uint32_t, std::uint32_t, int, std::uint32_t>;  // source target comm tag type index

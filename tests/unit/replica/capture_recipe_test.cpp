@@ -10,6 +10,7 @@
 
 #include "replica/probe.h"
 #include "replica/shard.h"
+#include "tests/test_files.h"
 #include "tests/unit/replica/trace_source.h"
 
 namespace gradtap::replica {
@@ -38,14 +39,9 @@ std::vector<float> read_floats(const std::filesystem::path& path) {
 }
 
 std::optional<Recording> read_recording(const std::string& name) {
-  const char* const variable = std::getenv("GRADTAP_CAPTURES");
-  const std::filesystem::path root =
-      variable ? std::filesystem::path(variable) : std::filesystem::path(GRADTAP_SOURCE_DIR "/../shared/captures");
-  const std::filesystem::path folder = root / name;
-  if (!std::filesystem::exists(folder / "meta.json")) {
-    MESSAGE("SKIPPED recorded job " << name << ": no captures");
-    return std::nullopt;
-  }
+  const std::string path = gradtap::testing::capture_path(name + "/meta.json", "capture_recipe " + name);
+  if (path.empty()) return std::nullopt;
+  const std::filesystem::path folder = std::filesystem::path(path).parent_path();
   std::ifstream file(folder / "meta.json");
   const nlohmann::json meta = nlohmann::json::parse(file);
   Recording recording;

@@ -81,17 +81,6 @@ TEST_CASE("a layout that does not cover the gradient exactly once is refused, by
   }
 }
 
-TEST_CASE("witness positions follow the specification") {
-  LayoutId id{};
-  for (std::size_t i = 0; i < id.size(); ++i) id[i] = static_cast<std::uint8_t>(i * 7 + 1);
-  // From the formula of docs/side-channel.md, in Python integers.
-  const std::uint64_t expected[] = {728486, 771430, 236579, 277901};
-  std::size_t n = 0;
-  for (const auto& [step, bucket, j] : {std::tuple{1, 0, 0}, {1, 0, 7}, {5, 2, 3}, {1000000, 63, 7}})
-    CHECK(witness_position(id, static_cast<StepNumber>(step), static_cast<std::uint64_t>(bucket),
-                           static_cast<std::uint64_t>(j), 1'000'003) == expected[n++]);
-}
-
 TEST_CASE("shards are whole blocks, and slices map every bucket element to one place") {
   const Schema schema = model();
   CHECK_FALSE(ShardMap::cut(schema, 0));

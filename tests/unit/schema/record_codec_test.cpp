@@ -1,29 +1,19 @@
 // Golden records were made by the capnp tool and Python (golden/make_golden.py), not by this codec.
 #include "schema/record_codec.h"
 
-#include <fstream>
-#include <iterator>
 #include <numeric>
 #include <string>
 
 #include <doctest/doctest.h>
 
 #include "common/random.h"
+#include "tests/test_files.h"
 
 using namespace gradtap;
 using namespace gradtap::schema;
+using gradtap::testing::golden;
 
 namespace {
-
-std::vector<std::uint8_t> golden(const std::string& name) {
-  std::ifstream file(GRADTAP_SOURCE_DIR "/tests/unit/schema/golden/" + name);
-  REQUIRE_MESSAGE(file.good(), name);
-  std::string text, line;
-  while (file >> line) text += line;
-  std::vector<std::uint8_t> bytes(text.size() / 2);
-  REQUIRE(from_hex(text, bytes.data(), bytes.size()));
-  return bytes;
-}
 
 template <std::size_t N>
 std::array<std::uint8_t, N> counting(std::uint8_t first) {
@@ -92,10 +82,10 @@ MarkRecord mark() {
 }  // namespace
 
 TEST_CASE("golden records of format 1 read as what they were made from") {
-  CHECK(decode_lineage(golden("lineage.1.hex")).value() == lineage());
-  CHECK(decode_step(golden("step.1.hex")).value() == step());
-  CHECK(decode_mark(golden("mark.1.hex")).value() == mark());
-  const auto raw = golden("raw.1.hex");
+  CHECK(decode_lineage(golden("schema", "lineage.1.hex")).value() == lineage());
+  CHECK(decode_step(golden("schema", "step.1.hex")).value() == step());
+  CHECK(decode_mark(golden("schema", "mark.1.hex")).value() == mark());
+  const auto raw = golden("schema", "raw.1.hex");
   const auto payload = unseal(RecordType::kRaw, raw).value();
   CHECK(std::string(payload.begin(), payload.end()) == "side value");
   CHECK(seal(RecordType::kRaw, bytes("side value")) == raw);
@@ -115,7 +105,7 @@ TEST_CASE("what is written is read again, empty and large") {
 }
 
 TEST_CASE("every single-byte change and every cut of a record is an error") {
-  const auto whole = golden("mark.1.hex");
+  const auto whole = golden("schema", "mark.1.hex");
   for (std::size_t i = 0; i < whole.size(); ++i) {
     auto changed = whole;
     changed[i] ^= 0x41;
@@ -128,12 +118,12 @@ TEST_CASE("every single-byte change and every cut of a record is an error") {
   auto newer = whole;
   newer[4] = 2;
   CHECK(decode_mark(newer).error().code == ErrorCode::kStoreFormat);
-  CHECK(decode_mark(golden("step.1.hex")).error().code == ErrorCode::kStoreCorrupt);
+  CHECK(decode_mark(golden("schema", "step.1.hex")).error().code == ErrorCode::kStoreCorrupt);
 }
 
 TEST_CASE("a hostile message inside a valid envelope is an error, never an exception") {
   SeededRandom random(7);
-  const auto whole = golden("lineage.1.hex");
+  const auto whole = golden("schema", "lineage.1.hex");
   const std::vector<std::uint8_t> payload(whole.begin() + kEnvelopeBytes, whole.end());
   std::size_t refused = 0;
   for (int round = 0; round < 20000; ++round) {

@@ -1,28 +1,19 @@
 // Golden values come from Python's struct module and libxxhash (tests/unit/schema/golden/make_golden.py).
 #include "storage/value_format.h"
 
-#include <fstream>
 #include <string>
 
 #include <doctest/doctest.h>
 
 #include "common/ids.h"
 #include "storage/key.h"
+#include "tests/test_files.h"
 
 using namespace gradtap;
 using namespace gradtap::storage;
+using gradtap::testing::golden;
 
 namespace {
-
-std::vector<std::uint8_t> golden(const std::string& name) {
-  std::ifstream file(GRADTAP_SOURCE_DIR "/tests/unit/storage/golden/" + name);
-  REQUIRE_MESSAGE(file.good(), name);
-  std::string text, line;
-  while (file >> line) text += line;
-  std::vector<std::uint8_t> bytes(text.size() / 2);
-  REQUIRE(from_hex(text, bytes.data(), bytes.size()));
-  return bytes;
-}
 
 ErrorCode code_of(const std::vector<std::uint8_t>& value) {
   const auto header = parse_chunk_header(value);
@@ -36,7 +27,7 @@ std::string hex(const std::string& bytes) {
 }  // namespace
 
 TEST_CASE("golden chunk value: read and written equal") {
-  const auto value = golden("chunk.1.hex");
+  const auto value = golden("storage", "chunk.1.hex");
   const ChunkHeader header = parse_chunk_header(value).value();
   CHECK(header.plain_bytes == 10);
   CHECK(header.offset == 4096);
@@ -48,11 +39,11 @@ TEST_CASE("golden chunk value: read and written equal") {
 }
 
 TEST_CASE("golden digest entry: read and written equal, and it fits the golden chunk") {
-  const auto value = golden("digest.1.hex");
+  const auto value = golden("storage", "digest.1.hex");
   const DigestEntry entry = parse_digest_entry(value).value();
   CHECK(entry.chunks == 2);
   CHECK(entry.digests == std::vector<std::uint64_t>{5, ~std::uint64_t{0}});
-  const auto chunk = golden("chunk.1.hex");
+  const auto chunk = golden("storage", "chunk.1.hex");
   CHECK(entry.stored_bytes == chunk.size());
   CHECK(entry.xxh3_128 == xxh3_128(chunk));
   const std::string written = encode(entry);
@@ -64,7 +55,7 @@ TEST_CASE("XXH3-128 of nothing is the published value") {
 }
 
 TEST_CASE("hostile chunk values") {
-  const auto good = golden("chunk.1.hex");
+  const auto good = golden("storage", "chunk.1.hex");
   CHECK(code_of(good) == ErrorCode{});
   const auto with = [&](std::size_t at, std::uint8_t byte) {
     auto value = good;
@@ -82,7 +73,7 @@ TEST_CASE("hostile chunk values") {
   CHECK(with(25, 0) == ErrorCode::kStoreCorrupt);     // total below offset + bytes
   for (std::size_t size = 0; size < good.size(); ++size)
     CHECK(code_of({good.begin(), good.begin() + static_cast<std::ptrdiff_t>(size)}) == ErrorCode::kStoreCorrupt);
-  const auto digest = golden("digest.1.hex");
+  const auto digest = golden("storage", "digest.1.hex");
   for (std::size_t size = 0; size < digest.size(); ++size)
     CHECK_FALSE(parse_digest_entry(ByteSpan(digest).first(size)).has_value());
   auto huge = digest;

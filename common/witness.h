@@ -10,7 +10,7 @@
 #include "common/ids.h"
 #include "common/random.h"
 
-namespace gradtap::dataplane {
+namespace gradtap {
 
 inline constexpr std::size_t kWitnessPositions = 8;
 
@@ -29,4 +29,4 @@ inline constexpr std::size_t kWitnessPositions = 8;
   return positions;
 }
 
-}  // namespace gradtap::dataplane
+}  // namespace gradtap

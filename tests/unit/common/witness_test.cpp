@@ -1,7 +1,7 @@
 // Expected positions come from an independent Python computation:
 //   lid = sha256(name); L = int.from_bytes(lid[:8], "big")
 //   mix(L + (step * 64 + bucket * 8 + j + 1) * 0x9E3779B97F4A7C15 mod 2**64) % numel
-#include "dataplane/witness.h"
+#include "common/witness.h"
 
 #include <string>
 
@@ -10,7 +10,6 @@
 #include "common/sha256.h"
 
 using namespace gradtap;
-using namespace gradtap::dataplane;
 
 TEST_CASE("witness positions equal the documented function") {
   struct Case {
@@ -36,4 +35,13 @@ TEST_CASE("witness positions equal the documented function") {
     CHECK(witness_positions(sha256(c.name), c.step, c.bucket, c.numel) == c.positions);
   }
   CHECK(witness_positions(sha256("a"), 1, 0, 0) == std::array<std::uint64_t, 8>{});
+}
+
+TEST_CASE("witness positions of an id that is no hash") {
+  LayoutId id{};
+  for (std::size_t i = 0; i < id.size(); ++i) id[i] = static_cast<std::uint8_t>(i * 7 + 1);
+  CHECK(witness_positions(id, 1, 0, 1'000'003)[0] == 728486);
+  CHECK(witness_positions(id, 1, 0, 1'000'003)[7] == 771430);
+  CHECK(witness_positions(id, 5, 2, 1'000'003)[3] == 236579);
+  CHECK(witness_positions(id, 1'000'000, 63, 1'000'003)[7] == 277901);
 }
