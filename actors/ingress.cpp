@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include <nlohmann/json.hpp>
@@ -52,8 +53,7 @@ struct IngressState {
   std::uint32_t lent = 0;
   std::uint64_t sleep_us = 0;
   bool thread_registered = false;
-  caf::typed_response_promise<DrainReport> draining;
-  bool drain_pending = false;
+  std::vector<caf::typed_response_promise<DrainReport>> draining;
   // counters
   std::uint64_t polls = 0;
   std::uint64_t frames = 0;
@@ -100,7 +100,8 @@ void lend(IngressPointer self, FrameBurst* frames) {
   for (std::size_t i = 0; i < state.sink.per_assembler_.size(); ++i) {
     auto& segments = state.sink.per_assembler_[i];
     if (segments.empty()) continue;
-    if (state.lent >= state.options.credits) {
+    // A file can wait, so nothing of it is dropped: one burst more than the credits, and polling stops.
+    if (state.lent >= state.options.credits && state.options.port->live()) {
       state.dropped_without_credit_segments += segments.size();
       for (const Segment& segment : segments) state.dropped_without_credit_bytes += segment.bytes;
       continue;
@@ -187,11 +188,13 @@ void poll(IngressPointer self) {
     decode(self, burst);
     if (!state.options.port->live() && state.lent >= state.options.credits) break;
   }
-  decode_without_frames(self, [](dataplane::Decoder& decoder, BurstSink& sink) { decoder.tick(sink); });
-  if (idle && may_poll && state.drain_pending) {
-    state.drain_pending = false;
+  // What waits in the decoder is given out when it can be lent: there it is safe.
+  const bool may_lend = state.lent < state.options.credits;
+  if (may_lend) decode_without_frames(self, [](dataplane::Decoder& decoder, BurstSink& sink) { decoder.tick(sink); });
+  if (idle && may_poll && may_lend && !state.draining.empty()) {
     decode_without_frames(self, [](dataplane::Decoder& decoder, BurstSink& sink) { decoder.flush_holes(sink); });
-    state.draining.deliver(DrainReport{state.options.queue, state.frames});
+    for (auto& promise : std::exchange(state.draining, {}))
+      promise.deliver(DrainReport{state.options.queue, state.frames});
   }
   if (!idle) {
     state.sleep_us = 0;
@@ -201,6 +204,52 @@ void poll(IngressPointer self) {
         std::min<std::uint64_t>(state.options.idle_sleep_us_max, state.sleep_us == 0 ? 20 : state.sleep_us * 2);
     self->delayed_send(self, std::chrono::microseconds(state.sleep_us), poll_atom_v);
   }
+}
+
+nlohmann::json flow_counters_json(const dataplane::FlowCounters& c) {
+  return {{"messages", c.messages},
+          {"notifications", c.notifications},
+          {"foreign_messages", c.foreign_messages},
+          {"hellos", c.hellos},
+          {"segments", c.segments},
+          {"segment_bytes", c.segment_bytes},
+          {"provisional_segments", c.provisional_segments},
+          {"behind_frames", c.behind_frames},
+          {"gap_frames", c.gap_frames},
+          {"late_bytes", c.late_bytes},
+          {"keepalives", c.keepalives},
+          {"stored_frames", c.stored_frames},
+          {"window_hits", c.window_hits},
+          {"dropped_bytes", c.dropped_bytes},
+          {"header_holes", c.header_holes},
+          {"framing_errors", c.framing_errors},
+          {"position_losses", c.position_losses},
+          {"implausible_frames", c.implausible_frames},
+          {"resyncs", c.resyncs},
+          {"weak_resyncs", c.weak_resyncs},
+          {"harmless_holes", c.harmless_holes},
+          {"unplaceable_messages", c.unplaceable_messages},
+          {"tag_limit_hits", c.tag_limit_hits},
+          {"foreign_frames", c.foreign_frames},
+          {"foreign_flows", c.foreign_flows},
+          {"quiescent_points", c.quiescent_points}};
+}
+
+// The flows of the queue, the first of them: a node with thousands is looked at with other tools.
+nlohmann::json flows_json(const std::vector<dataplane::FlowReport>& flows) {
+  constexpr std::size_t kFlowsShown = 256;
+  nlohmann::json list = nlohmann::json::array();
+  for (const dataplane::FlowReport& flow : flows) {
+    if (list.size() == kFlowsShown) break;
+    list.push_back({{"flow", flow.identity.flow},
+                    {"source_rank", flow.identity.source_rank},
+                    {"target_rank", flow.identity.target_rank},
+                    {"state", dataplane::flow_state_name(flow.state)},
+                    {"provisional", flow.provisional},
+                    {"comm", flow.proven ? nlohmann::json(flow.comm) : nlohmann::json(nullptr)},
+                    {"stream_bytes", flow.stream_bytes}});
+  }
+  return list;
 }
 
 IngressActor::behavior_type ingress(IngressPointer self, const IngressOptions& options) {
@@ -233,13 +282,7 @@ IngressActor::behavior_type ingress(IngressPointer self, const IngressOptions& o
       [self](drain_atom) -> caf::result<DrainReport> {
         IngressState& state = self->state;
         auto promise = self->make_response_promise<DrainReport>();
-        if (state.drain_pending) {
-          // One coordinator drains; a second request before the first is answered learns the same.
-          promise.deliver(DrainReport{state.options.queue, state.frames});
-          return promise;
-        }
-        state.draining = promise;
-        state.drain_pending = true;
+        state.draining.push_back(promise);
         return promise;
       },
       [self](closed_atom, const ProvenFlowsPtr& proven) {
@@ -249,9 +292,22 @@ IngressActor::behavior_type ingress(IngressPointer self, const IngressOptions& o
       [self](wire_atom, const WiringPtr& wiring) { self->state.wiring = wiring; },
       [self](status_atom) {
         const IngressState& state = self->state;
+        const dataplane::DecoderCounters& decoded = state.decoder->counters();
+        nlohmann::json drops = nlohmann::json::object();
+        for (std::size_t i = 1; i < dataplane::kFrameDropCount; ++i)
+          if (decoded.drops[i] > 0)
+            drops[std::string(dataplane::frame_drop_name(static_cast<dataplane::FrameDrop>(i)))] = decoded.drops[i];
         nlohmann::json body = {{"queue", state.options.queue},
                                {"port", state.options.port->describe()},
                                {"frames", state.frames},
+                               {"drops", drops},
+                               {"foreign_frames", decoded.foreign_endpoint},
+                               {"connections", decoded.connections},
+                               {"refused_connections", decoded.refused_connections},
+                               {"oversized", state.options.port->counters().oversized},
+                               {"waiting_bytes", state.decoder->waiting_bytes()},
+                               {"decoder", flow_counters_json(decoded.flow)},
+                               {"flows", flows_json(state.decoder->report())},
                                {"polls", state.polls},
                                {"lent", state.lent},
                                {"lent_peak", state.lent_peak},

@@ -51,7 +51,7 @@ struct AssemblySection {
   std::uint64_t window_bytes = std::uint64_t{1} << 30;
   std::uint64_t window_ops = 4096;
   std::uint64_t limbo_bytes = std::uint64_t{64} << 20;
-  std::uint64_t credits = 64;
+  std::uint64_t credits = 256;
 };
 
 struct ReplicaSection {
