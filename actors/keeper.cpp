@@ -16,7 +16,7 @@ struct Queued {
 };
 
 struct KeeperState {
-  static inline const char *name = "keeper";
+  static inline const char* name = "keeper";
   KeeperOptions options;
   LineageId lineage = 0;
   std::deque<Queued> queue;
@@ -37,43 +37,36 @@ struct KeeperState {
 using KeeperPointer = KeeperActor::stateful_pointer<KeeperState>;
 
 void schedule_flush(KeeperPointer self) {
-  KeeperState &state = self->state;
-  if (state.flush_scheduled)
-    return;
+  KeeperState& state = self->state;
+  if (state.flush_scheduled) return;
   state.flush_scheduled = true;
   if (state.retry_ms == 0)
     self->send(self, flush_atom_v);
   else
-    self->delayed_send(self, std::chrono::milliseconds(state.retry_ms),
-                       flush_atom_v);
+    self->delayed_send(self, std::chrono::milliseconds(state.retry_ms), flush_atom_v);
 }
 
-// All shards have a base version only once each of them was committed;
-// retention waits for that.
-StepNumber lowest_durable(const KeeperState &state) {
+// All shards have a base version only once each of them was committed; retention waits for that.
+StepNumber lowest_durable(const KeeperState& state) {
   StepNumber lowest = ~StepNumber{0};
-  for (const auto &[shard, step] : state.durable)
-    lowest = std::min(lowest, step);
+  for (const auto& [shard, step] : state.durable) lowest = std::min(lowest, step);
   return lowest;
 }
 
 void commit_group(KeeperPointer self) {
-  KeeperState &state = self->state;
+  KeeperState& state = self->state;
   storage::StepCommit commit;
   commit.job = state.options.job;
   commit.lineage = state.lineage;
-  // The lowest step first: a fast owner's next step may stand before a slow
-  // owner's last one, and a shard's steps must reach the store in order.
-  commit.step = std::min_element(state.queue.begin(), state.queue.end(),
-                                 [](const Queued &a, const Queued &b) {
-                                   return a.record->step < b.record->step;
-                                 })
-                    ->record->step;
+  // The lowest step first: a fast owner's next step may stand before a slow owner's last one, and a shard's steps must
+  // reach the store in order.
+  commit.step = std::min_element(state.queue.begin(), state.queue.end(), [](const Queued& a, const Queued& b) {
+                  return a.record->step < b.record->step;
+                })->record->step;
   bool with_full = false;
   std::vector<Queued> group;
-  for (const Queued &queued : state.queue) {
-    if (queued.record->step != commit.step)
-      continue;
+  for (const Queued& queued : state.queue) {
+    if (queued.record->step != commit.step) continue;
     group.push_back(queued);
     commit.shards.push_back(queued.record->commit);
     with_full = with_full || !queued.record->commit.full.empty();
@@ -82,37 +75,29 @@ void commit_group(KeeperPointer self) {
   if (!done) {
     ++state.failures;
     state.last_error = done.error().text();
-    state.retry_ms = std::min(state.options.retry_ms_max,
-                              std::max<std::uint64_t>(200, state.retry_ms * 2));
+    state.retry_ms = std::min(state.options.retry_ms_max, std::max<std::uint64_t>(200, state.retry_ms * 2));
     if (state.coordinator)
       self->send(state.coordinator, durable_atom_v,
-                 Durable{group.front().record->commit.shard, commit.step,
-                         Outcome{false, done.error()}});
+                 Durable{group.front().record->commit.shard, commit.step, Outcome{false, done.error()}});
     return;
   }
   state.retry_ms = 0;
   ++state.commits;
-  for (const Queued &queued : group) {
+  for (const Queued& queued : group) {
     ++state.shard_records;
-    for (const ByteSpan &span : queued.record->commit.log)
-      state.log_bytes += span.size();
-    for (const auto &part : queued.record->commit.full)
-      for (const ByteSpan &span : part.bytes)
-        state.full_bytes += span.size();
+    for (const ByteSpan& span : queued.record->commit.log) state.log_bytes += span.size();
+    for (const auto& part : queued.record->commit.full)
+      for (const ByteSpan& span : part.bytes) state.full_bytes += span.size();
     const ShardId shard = queued.record->commit.shard;
     state.durable[shard] = commit.step;
     const Durable message{shard, commit.step, {}};
     self->send(queued.owner, durable_atom_v, message);
-    if (state.coordinator)
-      self->send(state.coordinator, durable_atom_v, message);
+    if (state.coordinator) self->send(state.coordinator, durable_atom_v, message);
   }
-  std::erase_if(state.queue, [&](const Queued &queued) {
-    return queued.record->step == commit.step;
-  });
+  std::erase_if(state.queue, [&](const Queued& queued) { return queued.record->step == commit.step; });
   if (with_full) {
-    const auto report = state.options.store->retain(
-        state.options.job, state.lineage, lowest_durable(state),
-        state.options.keep_fulls);
+    const auto report =
+        state.options.store->retain(state.options.job, state.lineage, lowest_durable(state), state.options.keep_fulls);
     if (!report) {
       ++state.failures;
       state.last_error = report.error().text();
@@ -120,27 +105,21 @@ void commit_group(KeeperPointer self) {
   }
 }
 
-KeeperActor::behavior_type keeper(KeeperPointer self,
-                                  const KeeperOptions &options) {
+KeeperActor::behavior_type keeper(KeeperPointer self, const KeeperOptions& options) {
   self->state.options = options;
   return {
-      [self](record_atom, const ShardRecordPtr &record,
-             const caf::strong_actor_ptr &owner) {
-        self->state.queue.push_back(
-            {record, caf::actor_cast<OwnerActor>(owner)});
+      [self](record_atom, const ShardRecordPtr& record, const caf::strong_actor_ptr& owner) {
+        self->state.queue.push_back({record, caf::actor_cast<OwnerActor>(owner)});
         schedule_flush(self);
       },
       [self](flush_atom) {
         self->state.flush_scheduled = false;
-        if (self->state.queue.empty())
-          return;
+        if (self->state.queue.empty()) return;
         commit_group(self);
-        if (!self->state.queue.empty())
-          schedule_flush(self);
+        if (!self->state.queue.empty()) schedule_flush(self);
       },
-      [self](side_atom, const SideEntriesPtr &entries) -> Outcome {
-        const Status done =
-            self->state.options.store->put_side(entries->entries, true);
+      [self](side_atom, const SideEntriesPtr& entries) -> Outcome {
+        const Status done = self->state.options.store->put_side(entries->entries, true);
         if (!done) {
           ++self->state.failures;
           self->state.last_error = done.error().text();
@@ -149,10 +128,9 @@ KeeperActor::behavior_type keeper(KeeperPointer self,
         ++self->state.side_batches;
         return {};
       },
-      [self](lineage_atom, const LineageRecordPtr &record) -> LineageAnswer {
+      [self](lineage_atom, const LineageRecordPtr& record) -> LineageAnswer {
         auto lineage = self->state.options.store->open_lineage(*record);
-        if (!lineage)
-          return {{false, lineage.error()}, {}};
+        if (!lineage) return {{false, lineage.error()}, {}};
         if (!lineage->superseded && lineage->id != self->state.lineage) {
           self->state.lineage = lineage->id;
           // Records of the superseded lineage will not be asked for again.
@@ -161,40 +139,36 @@ KeeperActor::behavior_type keeper(KeeperPointer self,
         }
         return {{}, *lineage};
       },
-      [self](record_atom, const LineageRecordPtr &record) -> Outcome {
+      [self](record_atom, const LineageRecordPtr& record) -> Outcome {
         const Status done = self->state.options.store->put_lineage(*record);
-        if (!done)
-          return {false, done.error()};
+        if (!done) return {false, done.error()};
         self->state.lineage = record->lineage;
         return {};
       },
-      [self](wire_atom, const WiringPtr &wiring) {
-        self->state.coordinator = wiring->coordinator;
-      },
+      [self](wire_atom, const WiringPtr& wiring) { self->state.coordinator = wiring->coordinator; },
       [self](status_atom) {
-        const KeeperState &state = self->state;
+        const KeeperState& state = self->state;
         const auto free_bytes = state.options.store->free_bytes();
-        const nlohmann::json body = {
-            {"lineage", state.lineage},
-            {"queue", state.queue.size()},
-            {"commits", state.commits},
-            {"shard_records", state.shard_records},
-            {"log_bytes", state.log_bytes},
-            {"full_bytes", state.full_bytes},
-            {"side_batches", state.side_batches},
-            {"failures", state.failures},
-            {"retry_ms", state.retry_ms},
-            {"last_error", state.last_error},
-            {"free_bytes", free_bytes ? *free_bytes : 0}};
+        const nlohmann::json body = {{"lineage", state.lineage},
+                                     {"queue", state.queue.size()},
+                                     {"commits", state.commits},
+                                     {"shard_records", state.shard_records},
+                                     {"log_bytes", state.log_bytes},
+                                     {"full_bytes", state.full_bytes},
+                                     {"side_batches", state.side_batches},
+                                     {"failures", state.failures},
+                                     {"retry_ms", state.retry_ms},
+                                     {"last_error", state.last_error},
+                                     {"free_bytes", free_bytes ? *free_bytes : 0}};
         return ActorStatus{KeeperState::name, body.dump()};
       },
   };
 }
 
-} // namespace
+}  // namespace
 
-KeeperActor spawn_keeper(caf::actor_system &system, KeeperOptions options) {
+KeeperActor spawn_keeper(caf::actor_system& system, KeeperOptions options) {
   return system.spawn<caf::detached>(keeper, std::move(options));
 }
 
-} // namespace gradtap::actors
+}  // namespace gradtap::actors
