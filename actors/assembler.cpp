@@ -53,6 +53,8 @@ Outcome bind(AssemblerPointer self, const BindOrder& order) {
       contribution->bucket = order.bucket;
       contribution->shard = slice.shard;
       contribution->bytes = *bytes;
+      contribution->lineage = order.lineage;
+      contribution->order = order.number;
     }
     contribution->slices.push_back(slice);
   }
@@ -104,6 +106,10 @@ AssemblerActor::behavior_type assembler(AssemblerPointer self, const AssemblerOp
       [self](wire_atom, const WiringPtr& wiring) {
         AssemblerState& state = self->state;
         const bool new_coordinator = wiring->coordinator && wiring->coordinator != state.wiring->coordinator;
+        // A run that replaces another has not begun its first step: what is open is of the run that ended, and an op
+        // that stayed incomplete there would stand between the new run's ops and their proof for ever.
+        if (new_coordinator && state.wiring->coordinator)
+          for (const dataplane::OpKey key : state.window->open_ops()) state.window->abandon(key);
         state.wiring = wiring;
         if (!new_coordinator) return;
         std::vector<dataplane::OpSummary> all;
@@ -159,7 +165,8 @@ AssemblerActor::behavior_type assembler(AssemblerPointer self, const AssemblerOp
 }  // namespace
 
 AssemblerActor spawn_assembler(caf::actor_system& system, AssemblerOptions options) {
-  return system.spawn(assembler, std::move(options));
+  // A thread of its own: behind owners that apply and digest, its credits would run out and frames be lost.
+  return system.spawn<caf::detached>(assembler, std::move(options));
 }
 
 }  // namespace gradtap::actors

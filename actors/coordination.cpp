@@ -99,7 +99,7 @@ void Coordination::on_step(const StepMessagePtr& message) {
   if (message->step <= bound_ || messages_.contains(message->step)) return;
   if (messages_.size() >= config_.pending_steps_max) {
     ++messages_refused_;
-    dropped_.insert(message->step);
+    if (dropped_.size() < kDroppedKept) dropped_.insert(message->step);
     return;
   }
   messages_.emplace(message->step, message);
@@ -177,9 +177,10 @@ void Coordination::on_bind(std::uint64_t ticket, const Outcome& outcome) {
   advance();
 }
 
-void Coordination::on_drained(std::uint64_t ticket) {
+void Coordination::on_drained(std::uint64_t ticket, bool done) {
   if (attempt_.phase != Phase::kDraining || ticket != attempt_.first_ticket) return;
   attempt_.phase = Phase::kWatching;
+  if (!done) return;  // backlog is not loss: the next tick asks again
   attempt_.changed = true;
   // Frames may have been handed from one queue to another while the first drain went round.
   if (++attempt_.drains >= 2) attempt_.definitive = true;
@@ -343,8 +344,7 @@ dataplane::WitnessOutcome Coordination::compare(std::uint32_t bucket, const Word
   const auto layout = layouts_.find(attempt_.evidence.layout);
   if (layout == layouts_.end() || bucket >= layout->second.layout->bucket_count()) return {};
   const replica::Layout& entry = *layout->second.layout;
-  const auto positions =
-      witness_positions(attempt_.evidence.layout, attempt_.step, bucket, entry.bucket_numel(bucket));
+  const auto positions = witness_positions(attempt_.evidence.layout, attempt_.step, bucket, entry.bucket_numel(bucket));
   unsigned compared = 0;
   unsigned nonzero = 0;
   for (std::uint32_t j = 0; j < positions.size() && j < answer.words.size(); ++j) {
@@ -472,7 +472,13 @@ void Coordination::hold(GapReason reason, std::string evidence, std::string acti
 }
 
 void Coordination::bind(const dataplane::Assignment& assignment) {
-  const LayoutEntry& layout = layouts_.at(attempt_.evidence.layout);
+  const auto known = layouts_.find(attempt_.evidence.layout);
+  if (known == layouts_.end()) {  // it made room for newer ones before its step came
+    ask_for_layout(attempt_.evidence.layout);
+    return hold(GapReason::kLayoutUnknown, "layout " + to_hex(attempt_.evidence.layout).substr(0, 16),
+                "asked the client for it");
+  }
+  const LayoutEntry& layout = known->second;
   attempt_.phase = Phase::kBinding;
   attempt_.bind_failed = false;
   attempt_.asked.clear();
@@ -480,7 +486,9 @@ void Coordination::bind(const dataplane::Assignment& assignment) {
   for (std::uint32_t i = 0; i < assignment.buckets.size(); ++i) {
     const dataplane::BucketOp& bucket = assignment.buckets[i];
     attempt_.asked.emplace_back(attempt_.judgement.assignment, i);
-    commands_.emplace_back(OrderBind{next_ticket_++, {bucket.op, bucket.bytes, attempt_.step, i, layout.slices[i]}});
+    const std::uint64_t ticket = next_ticket_++;
+    commands_.emplace_back(
+        OrderBind{ticket, {bucket.op, bucket.bytes, attempt_.step, i, layout.slices[i], plan_->lineage, ticket}});
   }
   attempt_.open_tickets = attempt_.asked.size();
 }
@@ -488,6 +496,7 @@ void Coordination::bind(const dataplane::Assignment& assignment) {
 void Coordination::finish_step() {
   auto go = std::make_shared<Go>();
   go->scalars = attempt_.message->scalars;
+  go->first_order = attempt_.first_ticket;
   commands_.emplace_back(GiveGo{std::move(go)});
   bound_ = attempt_.step;
   messages_.erase(attempt_.step);

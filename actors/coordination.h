@@ -83,7 +83,7 @@ class Coordination {
   void on_ops(std::span<const dataplane::OpSummary> ops);
   void on_words(std::uint64_t ticket, const std::optional<WordAnswer>& answer);  // nullopt: no answer in time
   void on_bind(std::uint64_t ticket, const Outcome& outcome);
-  void on_drained(std::uint64_t ticket);
+  void on_drained(std::uint64_t ticket, bool done = true);  // not done: some queue was never found empty in time
   void on_applied(const Applied& applied);
   void on_durable(const Durable& durable);
   void tick();

@@ -62,9 +62,11 @@ struct Carrier {
   }
   void operator()(const AskDrain& drain) const {
     auto open = std::make_shared<std::size_t>(wiring().ingress.size());
-    const auto close_one = [self = self, ticket = drain.ticket, open] {
+    auto all = std::make_shared<bool>(true);
+    const auto close_one = [self = self, ticket = drain.ticket, open, all](bool done) {
+      *all = *all && done;
       if (--*open > 0) return;
-      self->state.core->on_drained(ticket);
+      self->state.core->on_drained(ticket, *all);
       carry_out(self);
     };
     if (*open == 0) {
@@ -73,7 +75,8 @@ struct Carrier {
     }
     for (const IngressActor& ingress : wiring().ingress)
       self->request(ingress, kAnswerDeadline, drain_atom_v)
-          .then([close_one](const DrainReport&) { close_one(); }, [close_one](const caf::error&) { close_one(); });
+          .then([close_one](const DrainReport&) { close_one(true); },
+                [close_one](const caf::error&) { close_one(false); });
   }
   void operator()(const GiveGo& go) const {
     for (const OwnerActor& owner : wiring().owners) self->send(owner, go_atom_v, go.go);
@@ -100,6 +103,14 @@ void carry_out(CoordinatorPointer self) {
   for (auto commands = self->state.core->take_commands(); !commands.empty();
        commands = self->state.core->take_commands())
     for (const Command& command : commands) std::visit(Carrier{self}, command);
+}
+
+// The base versions may all be durable before the wiring is here: both events look.
+void report_base(CoordinatorPointer self) {
+  CoordinatorState& state = self->state;
+  if (state.base_reported || !state.wiring || !state.wiring->side_channel || !state.core->base_durable()) return;
+  state.base_reported = true;
+  self->send(state.wiring->side_channel, durable_atom_v, std::uint64_t{state.core->durable()});
 }
 
 CoordinatorActor::behavior_type coordinator(CoordinatorPointer self, const CoordinatorOptions& options) {
@@ -134,10 +145,7 @@ CoordinatorActor::behavior_type coordinator(CoordinatorPointer self, const Coord
       [self](durable_atom, const Durable& durable) {
         CoordinatorState& state = self->state;
         state.core->on_durable(durable);
-        if (!state.base_reported && state.core->base_durable() && state.wiring) {
-          state.base_reported = true;
-          self->send(state.wiring->side_channel, durable_atom_v, std::uint64_t{state.core->durable()});
-        }
+        report_base(self);
         carry_out(self);
       },
       [self](tick_atom) {
@@ -147,6 +155,7 @@ CoordinatorActor::behavior_type coordinator(CoordinatorPointer self, const Coord
       },
       [self](wire_atom, const WiringPtr& wiring) {
         self->state.wiring = wiring;
+        report_base(self);
         carry_out(self);
       },
       [self](digests_atom, std::uint64_t from, std::uint64_t to) {

@@ -10,6 +10,8 @@ namespace gradtap::actors {
 
 namespace {
 
+constexpr std::uint64_t kGroupBytesMax = std::uint64_t{256} << 20;
+
 struct Queued {
   ShardRecordPtr record;
   OwnerActor owner;
@@ -31,6 +33,7 @@ struct KeeperState {
   std::uint64_t full_bytes = 0;
   std::uint64_t side_batches = 0;
   std::uint64_t failures = 0;
+  std::uint64_t stale_records = 0;
   std::string last_error;
 };
 
@@ -44,6 +47,39 @@ void schedule_flush(KeeperPointer self) {
     self->send(self, flush_atom_v);
   else
     self->delayed_send(self, std::chrono::milliseconds(state.retry_ms), flush_atom_v);
+}
+
+// The marks say what is durable already: after a restart shards may be durable at different steps.
+Status adopt(KeeperState& state, LineageId lineage) {
+  auto marks = state.options.store->marks(state.options.job, lineage);
+  if (!marks) return std::unexpected(marks.error());
+  state.lineage = lineage;
+  state.durable.clear();
+  for (const storage::Mark& mark : *marks) state.durable[mark.shard] = mark.version;
+  // Records of the superseded lineage will not be asked for again.
+  std::erase_if(state.queue, [&](const Queued& queued) { return queued.record->lineage != lineage; });
+  return {};
+}
+
+// A shard that was durable beyond the others before a restart goes through the same steps again: they are in the store.
+Result<bool> durable_already(const KeeperState& state, const ShardRecord& record) {
+  const auto known = state.durable.find(record.commit.shard);
+  if (known == state.durable.end() || record.step >= known->second) return false;
+  const auto digest =
+      state.options.store->state_digest(state.options.job, state.lineage, record.commit.shard, record.step);
+  if (!digest) return std::unexpected(digest.error());
+  if (*digest == record.commit.state_digest) return true;
+  return fail(ErrorCode::kDigestMismatch, "a step that is durable was applied again with another result",
+              "shard " + std::to_string(record.commit.shard) + " step " + std::to_string(record.step), to_hex(*digest),
+              to_hex(record.commit.state_digest), "keep the data directory and report this");
+}
+
+std::uint64_t bytes_of(const storage::ShardCommit& commit) {
+  std::uint64_t bytes = 0;
+  for (const ByteSpan& span : commit.log) bytes += span.size();
+  for (const auto& part : commit.full)
+    for (const ByteSpan& span : part.bytes) bytes += span.size();
+  return bytes;
 }
 
 // All shards have a base version only once each of them was committed; retention waits for that.
@@ -65,13 +101,25 @@ void commit_group(KeeperPointer self) {
                 })->record->step;
   bool with_full = false;
   std::vector<Queued> group;
+  std::uint64_t group_bytes = 0;
+  Status done;
   for (const Queued& queued : state.queue) {
     if (queued.record->step != commit.step) continue;
+    const std::uint64_t bytes = bytes_of(queued.record->commit);
+    // Side values wait behind a group, so it is not of any size.
+    if (!group.empty() && group_bytes + bytes > kGroupBytesMax) break;
+    group_bytes += bytes;
     group.push_back(queued);
+    const auto known = durable_already(state, *queued.record);
+    if (!known) {
+      done = std::unexpected(known.error());
+      break;
+    }
+    if (*known) continue;
     commit.shards.push_back(queued.record->commit);
     with_full = with_full || !queued.record->commit.full.empty();
   }
-  const Status done = state.options.store->commit(commit);
+  if (done && !commit.shards.empty()) done = state.options.store->commit(commit);
   if (!done) {
     ++state.failures;
     state.last_error = done.error().text();
@@ -89,12 +137,14 @@ void commit_group(KeeperPointer self) {
     for (const auto& part : queued.record->commit.full)
       for (const ByteSpan& span : part.bytes) state.full_bytes += span.size();
     const ShardId shard = queued.record->commit.shard;
-    state.durable[shard] = commit.step;
+    state.durable[shard] = std::max(state.durable[shard], commit.step);
     const Durable message{shard, commit.step, {}};
     self->send(queued.owner, durable_atom_v, message);
     if (state.coordinator) self->send(state.coordinator, durable_atom_v, message);
   }
-  std::erase_if(state.queue, [&](const Queued& queued) { return queued.record->step == commit.step; });
+  std::erase_if(state.queue, [&](const Queued& queued) {
+    return std::any_of(group.begin(), group.end(), [&](const Queued& done) { return done.record == queued.record; });
+  });
   if (with_full) {
     const auto report =
         state.options.store->retain(state.options.job, state.lineage, lowest_durable(state), state.options.keep_fulls);
@@ -109,6 +159,10 @@ KeeperActor::behavior_type keeper(KeeperPointer self, const KeeperOptions& optio
   self->state.options = options;
   return {
       [self](record_atom, const ShardRecordPtr& record, const caf::strong_actor_ptr& owner) {
+        if (record->lineage != self->state.lineage) {  // its owner is of a superseded lineage and about to end
+          ++self->state.stale_records;
+          return;
+        }
         self->state.queue.push_back({record, caf::actor_cast<OwnerActor>(owner)});
         schedule_flush(self);
       },
@@ -131,18 +185,15 @@ KeeperActor::behavior_type keeper(KeeperPointer self, const KeeperOptions& optio
       [self](lineage_atom, const LineageRecordPtr& record) -> LineageAnswer {
         auto lineage = self->state.options.store->open_lineage(*record);
         if (!lineage) return {{false, lineage.error()}, {}};
-        if (!lineage->superseded && lineage->id != self->state.lineage) {
-          self->state.lineage = lineage->id;
-          // Records of the superseded lineage will not be asked for again.
-          self->state.queue.clear();
-          self->state.durable.clear();
-        }
+        if (!lineage->superseded && lineage->id != self->state.lineage)
+          if (const Status done = adopt(self->state, lineage->id); !done) return {{false, done.error()}, {}};
         return {{}, *lineage};
       },
       [self](record_atom, const LineageRecordPtr& record) -> Outcome {
         const Status done = self->state.options.store->put_lineage(*record);
         if (!done) return {false, done.error()};
-        self->state.lineage = record->lineage;
+        if (record->lineage != self->state.lineage)
+          if (const Status adopted = adopt(self->state, record->lineage); !adopted) return {false, adopted.error()};
         return {};
       },
       [self](wire_atom, const WiringPtr& wiring) { self->state.coordinator = wiring->coordinator; },
@@ -157,10 +208,11 @@ KeeperActor::behavior_type keeper(KeeperPointer self, const KeeperOptions& optio
                                      {"full_bytes", state.full_bytes},
                                      {"side_batches", state.side_batches},
                                      {"failures", state.failures},
+                                     {"stale_records", state.stale_records},
                                      {"retry_ms", state.retry_ms},
                                      {"last_error", state.last_error},
                                      {"free_bytes", free_bytes ? *free_bytes : 0}};
-        return ActorStatus{KeeperState::name, body.dump()};
+        return ActorStatus{KeeperState::name, body.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace)};
       },
   };
 }

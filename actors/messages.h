@@ -106,6 +106,8 @@ struct BindOrder {
   StepNumber step = 0;
   std::uint32_t bucket = 0;
   std::shared_ptr<const std::vector<replica::Slice>> slices;
+  LineageId lineage = 0;
+  std::uint64_t number = 0;  // of the order; grows, so that an order that was given up is told from the one in force
 };
 
 // Proven bytes of one bucket for one shard. `bytes` keeps the op alive.
@@ -115,12 +117,15 @@ struct Contribution {
   ShardId shard = 0;
   std::shared_ptr<const dataplane::OpBytes> bytes;
   std::vector<replica::Slice> slices;  // those of this shard
+  LineageId lineage = 0;
+  std::uint64_t order = 0;  // BindOrder::number
 };
 using ContributionPtr = std::shared_ptr<const Contribution>;
 
 // The coordinator's go for a step: every bucket is bound, covered and witnessed.
 struct Go {
   replica::StepScalars scalars;
+  std::uint64_t first_order = 0;  // contributions of earlier bind orders are not meant
 };
 using GoPtr = std::shared_ptr<const Go>;
 
@@ -134,6 +139,7 @@ struct Applied {
 
 // What an owner gives the keeper to make durable. The keep-alives hold the bytes that the spans point to.
 struct ShardRecord {
+  LineageId lineage = 0;
   StepNumber step = 0;
   storage::ShardCommit commit;
   std::vector<std::shared_ptr<const void>> keep_alive;

@@ -84,11 +84,12 @@ void Node::Impl::watch(const caf::strong_actor_ptr& actor, const std::string& na
 
 void Node::Impl::broadcast(std::shared_ptr<const Wiring> next) {
   wiring = std::move(next);
+  // The keeper first: it must know the coordinator before the owners' first record can be durable.
+  if (wiring->keeper) caf::anon_send(wiring->keeper, wire_atom_v, wiring);
   // Owners and assemblers learn of the coordinator before it can send them anything.
   for (const OwnerActor& owner : wiring->owners) caf::anon_send(owner, wire_atom_v, wiring);
   for (const AssemblerActor& assembler : wiring->assemblers) caf::anon_send(assembler, wire_atom_v, wiring);
   for (const IngressActor& ingress : wiring->ingress) caf::anon_send(ingress, wire_atom_v, wiring);
-  if (wiring->keeper) caf::anon_send(wiring->keeper, wire_atom_v, wiring);
   if (admin) caf::anon_send(admin, wire_atom_v, wiring);
   if (wiring->coordinator) caf::anon_send(wiring->coordinator, wire_atom_v, wiring);
 }
@@ -96,6 +97,7 @@ void Node::Impl::broadcast(std::shared_ptr<const Wiring> next) {
 CoordinatorActor Node::Impl::launch(const SideChannelActor& side_channel, const JobPlanPtr& plan,
                                     std::vector<std::shared_ptr<replica::Shard>> shards, bool durable) {
   const std::lock_guard lock(wiring_mutex);
+  if (stopped) return {};  // nobody would end what is spawned now
   auto next = std::make_shared<Wiring>(*wiring);
   end(next->coordinator);
   for (const OwnerActor& owner : next->owners) end(owner);
@@ -394,8 +396,11 @@ std::optional<std::string> Node::wait(std::uint64_t timeout_ms) {
 
 void Node::stop() {
   Impl& impl = *impl_;
-  if (impl.stopped) return;
-  impl.stopped = true;
+  {
+    const std::lock_guard lock(impl.wiring_mutex);
+    if (impl.stopped) return;
+    impl.stopped = true;
+  }
   if (impl.gateway.server) impl.gateway.server->stop();
   if (!impl.system) return;
   {

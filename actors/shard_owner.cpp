@@ -14,7 +14,7 @@ namespace gradtap::actors {
 
 namespace {
 
-constexpr std::size_t kPendingStepsMax = 64;
+constexpr std::size_t kPendingStepsMax = 1024;  // not less than replica.apply_queue can be
 constexpr std::size_t kZeroBytes = std::size_t{256} << 10;
 
 struct PendingStep {
@@ -47,13 +47,15 @@ replica::Shard& shard_of(OwnerState& state) {
 // The piece's gradient, or null when no contribution brought it.
 std::vector<const float*> gather(const OwnerState& state, const PendingStep& step) {
   std::vector<const float*> pieces(state.options.shard->range().pieces.size(), nullptr);
-  for (const ContributionPtr& contribution : step.contributions)
+  for (const ContributionPtr& contribution : step.contributions) {
+    if (step.go && contribution->order < step.go->first_order) continue;
     for (const replica::Slice& slice : contribution->slices) {
       if (slice.piece >= pieces.size() || slice.piece_offset != 0) continue;
       if (slice.elements != state.options.shard->range().pieces[slice.piece].count) continue;
       pieces[slice.piece] =
           reinterpret_cast<const float*>(contribution->bytes->data() + slice.bucket_offset * sizeof(float));
     }
+  }
   return pieces;
 }
 
@@ -85,6 +87,7 @@ void make_durable(OwnerPointer self, StepNumber step, bool with_log, std::vector
                   std::vector<std::shared_ptr<const void>> keep_alive) {
   OwnerState& state = self->state;
   auto record = std::make_shared<ShardRecord>();
+  record->lineage = state.options.plan->lineage;
   record->step = step;
   record->commit.shard = shard_of(state).range().id;
   record->commit.has_log = with_log;
@@ -157,13 +160,22 @@ OwnerActor::behavior_type owner(OwnerPointer self, const ShardOwnerOptions& opti
   return {
       [self](contrib_atom, const ContributionPtr& contribution) {
         OwnerState& state = self->state;
-        const bool wanted = contribution->step > shard_of(state).version() &&
+        const bool wanted = contribution->lineage == state.options.plan->lineage &&
+                            contribution->step > shard_of(state).version() &&
                             contribution->step <= shard_of(state).version() + kPendingStepsMax;
         if (!wanted) {
           ++state.dropped_contributions;
           return;
         }
-        state.pending[contribution->step].contributions.push_back(contribution);
+        // An order that was given again replaces what it brought before.
+        auto& list = state.pending[contribution->step].contributions;
+        const auto same = std::find_if(list.begin(), list.end(), [&](const ContributionPtr& known) {
+          return known->bucket == contribution->bucket;
+        });
+        if (same == list.end())
+          list.push_back(contribution);
+        else if ((*same)->order <= contribution->order)
+          *same = contribution;
         apply_ready(self);
       },
       [self](go_atom, const GoPtr& go) {
