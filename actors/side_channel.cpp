@@ -488,7 +488,7 @@ Result<Line> read_line(const SideChannelState& state, const Session& session, st
     GRADTAP_LET(layout, replica::parse_layout(*body, state.attached.schema()));
     line.entry = storage::SideEntry{storage::side_key(storage::SideKind::kLayout, job, session.lineage) +
                                         std::string(layout.id().begin(), layout.id().end()),
-                                    to_bytes(body->dump())};
+                                    to_bytes(layout.canonical_json())};  // nothing else of the body, however deep it is
     line.layout = std::make_shared<const replica::Layout>(std::move(layout));
   } else if (kind == "dropped") {
     GRADTAP_LET(steps, numbers(message, "steps"));
