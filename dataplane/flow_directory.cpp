@@ -96,6 +96,12 @@ void FlowDirectory::closed(std::uint32_t flow) {
   const auto found = flows_.find(flow);
   if (found == flows_.end()) return;
   connections_.at(found->second).closed = true;
+  // A run that ended in its start leaves pairs that have counted further than others. When nothing of it is open any
+  // more, all pairs go on from one number, or the comms of the next run would never meet.
+  const bool open = std::any_of(connections_.begin(), connections_.end(),
+                                [](const auto& entry) { return !entry.second.closed && entry.second.comm != kNoComm; });
+  if (open) return;
+  for (const auto& [pair, next] : next_comm_) comm_base_ = std::max(comm_base_, next);
 }
 
 std::uint32_t FlowDirectory::comm(std::uint32_t flow) {
@@ -106,7 +112,9 @@ std::uint32_t FlowDirectory::comm(std::uint32_t flow) {
   if (connection.comm == kNoComm) {
     const std::uint16_t a = connection.admission.forward.source_rank;
     const std::uint16_t b = connection.admission.forward.target_rank;
-    connection.comm = next_comm_[std::minmax(a, b)]++;
+    std::uint32_t& next = next_comm_[std::minmax(a, b)];
+    connection.comm = std::max(next, comm_base_);
+    next = connection.comm + 1;
   }
   return connection.comm;
 }
@@ -122,7 +130,10 @@ void FlowDirectory::reset(std::uint32_t first_kept) {
     return true;
   });
   // Ordinals start again only when nothing is left that holds one.
-  if (connections_.empty()) next_comm_.clear();
+  if (connections_.empty()) {
+    next_comm_.clear();
+    comm_base_ = 0;
+  }
   closed_below_.store(std::max(closed_below_.load(), limit), std::memory_order_release);
   generation_.fetch_add(1, std::memory_order_release);
 }

@@ -104,6 +104,7 @@ class FlowDirectory final : public CommSource {
   std::unordered_map<FlowKey, Connection, FlowKeyHash> connections_;
   std::unordered_map<std::uint32_t, FlowKey> flows_;
   std::map<std::pair<std::uint16_t, std::uint16_t>, std::uint32_t> next_comm_;  // by rank pair
+  std::uint32_t comm_base_ = 0;                                                 // no pair counts on from less
   std::uint32_t next_flow_ = 0;
   std::atomic<std::uint64_t> generation_{1};
   std::atomic<std::uint32_t> closed_below_{0};

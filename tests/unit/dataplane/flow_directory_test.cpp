@@ -69,6 +69,24 @@ TEST_CASE("comm: the ordinal among the proven connections of a rank pair") {
   CHECK(directory.comm(store->forward.flow) == 2);  // only if it ever proved to be gloo
 }
 
+TEST_CASE("comm: a run that ended in its start does not leave the pairs of the next one apart") {
+  FlowDirectory directory;
+  const auto first = directory.admit(key_of(1, 0, 4000, 5000), 1, 0, 0).value();
+  const auto silent = directory.admit(key_of(2, 1, 4000, 5000), 2, 1, 0).value();  // never proved to be gloo
+  CHECK(directory.comm(first.forward.flow) == 0);
+  directory.closed(silent.forward.flow);
+  directory.closed(first.forward.flow);
+  const auto again = directory.admit(key_of(1, 0, 4001, 5001), 1, 0, 0).value();
+  const auto other = directory.admit(key_of(2, 1, 4001, 5001), 2, 1, 0).value();
+  CHECK(directory.comm(again.forward.flow) == 1);
+  CHECK(directory.comm(other.forward.flow) == 1);
+  // One of several connections that ends says nothing.
+  directory.closed(again.forward.flow);
+  const auto third = directory.admit(key_of(3, 2, 4001, 5001), 3, 2, 0).value();
+  CHECK(directory.comm(third.forward.flow) == 1);
+  CHECK(directory.comm(directory.admit(key_of(2, 1, 4002, 5002), 2, 1, 0)->forward.flow) == 2);
+}
+
 TEST_CASE("bounded: open connections are kept, closed ones make room") {
   FlowDirectory directory(4);
   std::vector<FlowAdmission> admitted;
