@@ -4,7 +4,7 @@
 format      clang-format-19 changes nothing
 python      every Python file parses as Python 3.9
 headers     every header compiles alone
-tidy        clang-tidy-19 on the floors without actors
+tidy        clang-tidy-19 on every floor
 sanitizers  the unit and property tests under AddressSanitizer and UndefinedBehaviorSanitizer
 tsan        the same under ThreadSanitizer
 fuzz        each fuzz target for FUZZ_SECONDS (default 20), with the sanitizers
@@ -20,7 +20,7 @@ import time
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 CPP = ["common", "schema", "dataplane", "replica", "storage", "actors", "apps", "bench", "tests"]
-FLOORS = ["common", "schema", "dataplane", "replica", "storage"]
+FLOORS = ["common", "schema", "dataplane", "replica", "storage", "actors", "apps"]
 SHOWN = 20  # lines of each finding
 JOBS = int(os.environ.get("JOBS", os.cpu_count() or 1))
 
