@@ -18,9 +18,8 @@ template <std::integral T>
   const std::string_view digits = text.substr(negative ? 1 : 0);
   if (digits.starts_with('0') && (negative || digits.size() > 1)) return std::nullopt;
   T value{};
-  const char* const end = text.data() + text.size();
-  const auto [stopped, error] = std::from_chars(text.data(), end, value);
-  if (error != std::errc{} || stopped != end) return std::nullopt;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc{} || end != text.data() + text.size()) return std::nullopt;
   return value;
 }
 
