@@ -40,6 +40,23 @@ std::string join_ranges(const std::vector<Interval>& ranges, std::size_t most) {
   return text;
 }
 
+// The assignment that a gap speaks of: the only one at the learnt offset of tags that the witness has not refuted. After
+// a shift the collectives of another step may well have the same sizes.
+std::optional<std::size_t> assignment_to_name(const std::vector<dataplane::Assignment>& list,
+                                              const std::vector<std::vector<dataplane::WitnessOutcome>>& outcomes) {
+  if (list.size() == 1) return 0;
+  std::optional<std::size_t> found;
+  for (std::size_t a = 0; a < list.size(); ++a) {
+    const bool refuted = std::any_of(outcomes[a].begin(), outcomes[a].end(), [](const auto& outcome) {
+      return outcome.result == dataplane::WitnessResult::kMismatched;
+    });
+    if (list[a].shifted || refuted) continue;
+    if (found) return std::nullopt;
+    found = a;
+  }
+  return found;
+}
+
 }  // namespace
 
 Coordination::Coordination(JobPlanPtr plan, const CoordinationConfig& config, const Clock& clock, StepNumber version,
@@ -432,15 +449,15 @@ void Coordination::judge() {
       break;
   }
   // Something is not there. Say so at once when a conflict made it a hole, otherwise when absence is definitive.
-  for (const dataplane::Assignment& assignment : list)
-    for (const dataplane::BucketOp& bucket : assignment.buckets) {
+  if (const auto named = assignment_to_name(list, attempt_.outcomes))
+    for (const dataplane::BucketOp& bucket : list[*named].buckets) {
       const auto op = ops_.find(bucket.op);
       if (op == ops_.end()) continue;
-      if (op->second.conflict && list.size() == 1)
+      if (op->second.conflict)
         return hold(GapReason::kConflict,
                     fmt::format("step {} tag {}: copies of the same bytes differ", attempt_.step, bucket.op.tag),
                     "not applied: copies are never voted on");
-      if (op->second.shed != dataplane::ShedReason::kNone && list.size() == 1)
+      if (op->second.shed != dataplane::ShedReason::kNone)
         return hold(GapReason::kOverloadShed,
                     fmt::format("step {} tag {} was shed (reason {}) to keep memory in bounds", attempt_.step,
                                 bucket.op.tag, static_cast<unsigned>(op->second.shed)),
@@ -456,9 +473,9 @@ void Coordination::hold_for_missing_bytes() {
     return hold(GapReason::kTapDown,
                 fmt::format("nothing was received from the mirror since step {} was committed", attempt_.step - 1),
                 "held; check the mirror session, the cable and tap.interface");
-  if (list.size() == 1)
+  if (const auto named = assignment_to_name(list, attempt_.outcomes))
     return hold(GapReason::kLostDefinitive,
-                fmt::format("step {}: {}", attempt_.step, describe_missing(list.front(), attempt_.missing.front())),
+                fmt::format("step {}: {}", attempt_.step, describe_missing(list[*named], attempt_.missing[*named])),
                 "held; bytes that still come are taken");
   hold(GapReason::kLostDefinitive,
        fmt::format("step {}: no op in the interval [{}, {}) was seen whole ({} assignments)", attempt_.step,
