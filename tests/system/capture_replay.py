@@ -403,13 +403,13 @@ def bad_checksum(case):
     say(case, begun, "%d frame dropped, 4 steps equal" % len(changed))
 
 
-def conflict(case, streams):
+def conflict(case, streams, name=TORCH1):
     begun = time.monotonic()
 
     def change(capture, recording, copies):
         tag, size = third_step(recording)
         change_byte(capture, copies, tag, size // 2, streams, fix=True)
-    with replay(case, TORCH1, checksum="required", change=change) as r:
+    with replay(case, name, checksum="required", change=change) as r:
         play_all(r)
         gap = r.held(STEP - 1, "CONFLICT")
         require("tag %d" % third_step(r.recording)[0] in gap["evidence"], gap["evidence"])
@@ -431,7 +431,7 @@ def changed_everywhere(case):
     say(case, begun, "WITNESS_MISMATCH: " + gap["evidence"][:60])
 
 
-def lost_everywhere(case, with_header):
+def lost_everywhere(case, with_header, name=TORCH1):
     begun = time.monotonic()
     ranges = []
 
@@ -446,7 +446,7 @@ def lost_everywhere(case, with_header):
         ranges.extend(capture_edit.missing_without(copies, tag, size, gone))
         require(len(ranges) == 1 and len(gone) >= 3, "%s missing, %d frames" % (ranges, len(gone)))
         return gone
-    with replay(case, TORCH1, change=change) as r:
+    with replay(case, name, change=change) as r:
         play_all(r)
         gap = r.held(STEP - 1, "LOST_DEFINITIVE")
         named = [[int(x) for x in pair.split(",")] for pair in re.findall(r"\[(\d+,\d+)\)", gap["evidence"])]
@@ -558,9 +558,12 @@ def cases():
         ("bad-checksum", bad_checksum),
         ("conflict-one-of-three", lambda n: conflict(n, 1)),
         ("conflict-two-of-three", lambda n: conflict(n, 2)),
+        # Two buckets: after a shift by two, the next step's collectives have the same sizes.
+        ("conflict-two-buckets", lambda n: conflict(n, 1, TORCH2)),
         ("changed-everywhere", changed_everywhere),
         ("lost-in-one", lost_in_one),
         ("lost-everywhere", lambda n: lost_everywhere(n, False)),
+        ("lost-two-buckets", lambda n: lost_everywhere(n, False, TORCH2)),
         ("lost-with-header", lambda n: lost_everywhere(n, True)),
         ("second-run", second_run),
         ("unknown-leaf", unknown_leaf),
