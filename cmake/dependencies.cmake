@@ -17,6 +17,9 @@ pkg_check_modules(HTTPLIB REQUIRED IMPORTED_TARGET cpp-httplib)
 find_program(CCACHE ccache)
 if(CCACHE)
   set(CMAKE_CXX_COMPILER_LAUNCHER ${CCACHE})
+  if(GRADTAP_PCH)  # without these ccache passes by whatever uses a precompiled header
+    set(CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env CCACHE_SLOPPINESS=pch_defines,time_macros ${CCACHE})
+  endif()
 endif()
 
 # Debian's CAF ships neither a CMake package nor a .pc file.

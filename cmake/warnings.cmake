@@ -23,6 +23,14 @@ if(GRADTAP_FUZZ)
   target_link_options(gradtap_options INTERFACE -fsanitize=address,undefined)
 endif()
 
+# gradtap_actor_headers(TARGET): what costs most to read in every file that knows actors.
+function(gradtap_actor_headers target)
+  if(GRADTAP_PCH)
+    target_precompile_headers(${target} PRIVATE <caf/all.hpp> <fmt/format.h> <nlohmann/json.hpp>)
+    target_compile_options(${target} PRIVATE $<$<CXX_COMPILER_ID:GNU>:-fpch-preprocess>)
+  endif()
+endfunction()
+
 # gradtap_library(NAME [PRIVATE_LIBS...]): a floor of the house from all *.cpp files of its folder.
 function(gradtap_library name)
   file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/*.cpp)
