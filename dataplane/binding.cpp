@@ -188,7 +188,7 @@ Assignments Binder::assignments(const StepEvidence& evidence, bool search_shift)
     if (op.bound_to || op.summary.type != CollectiveType::kAllReduce) continue;
     if (op.summary.sizes_version < layout.sizes_version && !op.summary.closed) found.stale = true;
     const bool fits = std::any_of(layout.bucket_bytes.begin(), layout.bucket_bytes.end(),
-                                  [&](std::uint64_t bytes) { return allows(op.summary, bytes); });
+                                  [&summary = op.summary](std::uint64_t bytes) { return allows(summary, bytes); });
     if (!fits) continue;
     for (std::uint64_t sequence = evidence.begin; sequence < evidence.end; ++sequence) {
       if (++looked_at > kMaxPositions) {
@@ -329,10 +329,11 @@ Status Binder::commit(const StepEvidence& evidence, const Assignment& assignment
     return fail(ErrorCode::kOutOfRange, "the assignment is empty", where);
   for (const BucketOp& bucket : assignment.buckets) {
     const auto at = ops_.find(bucket.op);
-    if (at != ops_.end() && at->second.bound_to)
+    if (at == ops_.end()) continue;
+    if (const auto& bound_to = at->second.bound_to)
       return fail(ErrorCode::kOpAlreadyBound, "the op is bound already",
                   where + " tag " + std::to_string(bucket.op.tag), "unbound",
-                  "bound to step " + std::to_string(*at->second.bound_to));
+                  "bound to step " + std::to_string(*bound_to));
   }
   for (const BucketOp& bucket : assignment.buckets) {
     auto [at, fresh] = ops_.try_emplace(bucket.op);

@@ -150,7 +150,7 @@ std::uint16_t ones_complement_sum(ByteSpan bytes, std::uint64_t start) {
   if (left == 1) sum += *p;
   sum = (sum & 0xffffffff) + (sum >> 32) + (second & 0xffffffff) + (second >> 32);
   while (sum >> 16 != 0) sum = (sum & 0xffff) + (sum >> 16);
-  std::uint64_t total = static_cast<std::uint64_t>((sum & 0xff) << 8 | sum >> 8) + start;
+  std::uint64_t total = ((sum & 0xff) << 8 | sum >> 8) + start;
   while (total >> 16 != 0) total = (total & 0xffff) + (total >> 16);
   return static_cast<std::uint16_t>(total);
 }
