@@ -59,6 +59,8 @@ struct IngressState {
   std::uint64_t frames = 0;
   std::uint64_t bursts_lent = 0;
   std::uint64_t lent_peak = 0;
+  std::uint64_t without_credit_since_ns = 0;  // 0: there is credit
+  std::uint64_t credit_waits = 0;
   std::uint64_t dropped_without_credit_segments = 0;
   std::uint64_t dropped_without_credit_bytes = 0;
   std::uint64_t handed_over = 0;
@@ -161,6 +163,22 @@ void decode_without_frames(IngressPointer self, F call) {
   lend(self, burst);
 }
 
+// Without credit a file is left alone. A live port is left alone for credit_wait_ms, while its ring takes what comes;
+// after that it is polled and what it brings is dropped, so that the ring never runs over uncounted.
+bool may_poll_now(IngressState& state) {
+  if (state.lent < state.options.credits) {
+    state.without_credit_since_ns = 0;
+    return true;
+  }
+  if (!state.options.port->live()) return false;
+  const std::uint64_t now = state.options.clock->monotonic_ns();
+  if (state.without_credit_since_ns == 0) {
+    state.without_credit_since_ns = now;
+    ++state.credit_waits;
+  }
+  return now - state.without_credit_since_ns > state.options.credit_wait_ms * 1'000'000;
+}
+
 void poll(IngressPointer self) {
   IngressState& state = self->state;
   if (!state.wiring || state.options.port == nullptr) {
@@ -175,7 +193,7 @@ void poll(IngressPointer self) {
   }
   ++state.polls;
   bool idle = true;
-  const bool may_poll = state.options.port->live() || state.lent < state.options.credits;
+  const bool may_poll = may_poll_now(state);
   for (int i = 0; may_poll && i < 8; ++i) {
     FrameBurst* burst = take_frame_burst(state);
     burst->count = state.options.port->rx_burst(state.options.queue, burst->frames);
@@ -186,7 +204,7 @@ void poll(IngressPointer self) {
     idle = false;
     state.frames += burst->count;
     decode(self, burst);
-    if (!state.options.port->live() && state.lent >= state.options.credits) break;
+    if (state.lent >= state.options.credits && !may_poll_now(state)) break;
   }
   // What waits in the decoder is given out when it can be lent: there it is safe.
   const bool may_lend = state.lent < state.options.credits;
@@ -312,6 +330,7 @@ IngressActor::behavior_type ingress(IngressPointer self, const IngressOptions& o
                                {"lent", state.lent},
                                {"lent_peak", state.lent_peak},
                                {"credits", state.options.credits},
+                               {"credit_waits", state.credit_waits},
                                {"bursts_lent", state.bursts_lent},
                                {"dropped_without_credit_segments", state.dropped_without_credit_segments},
                                {"dropped_without_credit_bytes", state.dropped_without_credit_bytes},

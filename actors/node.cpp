@@ -297,6 +297,7 @@ Status Node::Impl::start() {
       options.decoder.flow.reorder_grace_ms = config.tap.reorder_grace_ms;
       options.decoder.flow.reorder_grace_packets = config.tap.reorder_grace_packets;
       options.credits = static_cast<std::uint32_t>(config.assembly.credits);
+      options.credit_wait_ms = config.assembly.credit_wait_ms;
       options.idle_sleep_us_max = static_cast<std::uint32_t>(config.tap.idle_sleep_us_max);
       next->ingress.push_back(spawn_ingress(*system, std::move(options)));
       watch_typed(next->ingress.back(), fmt::format("ingress.{}", queue));

@@ -52,6 +52,7 @@ struct AssemblySection {
   std::uint64_t window_ops = 4096;
   std::uint64_t limbo_bytes = std::uint64_t{64} << 20;
   std::uint64_t credits = 256;
+  std::uint64_t credit_wait_ms = 20;
 };
 
 struct ReplicaSection {

@@ -77,6 +77,9 @@ const std::vector<Row<NodeConfig>> kNodeRows = {
      GRADTAP_UINT(assembly, limbo_bytes, 0, 64 * kGi)},
     {"assembly", "credits", "bursts in flight between an ingress and an assembler",
      GRADTAP_UINT(assembly, credits, 1, 65536)},
+    {"assembly", "credit_wait_ms",
+     "how long a receive ring may fill while no credit is left, before frames are dropped",
+     GRADTAP_UINT(assembly, credit_wait_ms, 0, 1000)},
 
     {"replica", "shard_elements", "elements after which a shard ends, at its block boundary; fixed for a lineage",
      GRADTAP_UINT(replica, shard_elements, 1, kGi)},
