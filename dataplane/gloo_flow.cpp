@@ -526,9 +526,10 @@ bool GlooFlow::tag_plausible(std::uint32_t tag) const {
   return distance >= -kTagsBehind && distance <= kTagsAhead;
 }
 
-bool GlooFlow::candidate(const std::uint8_t* p) const {
-  const auto parsed = parse_gloo_strict(p, config_.max_message_bytes);
-  return parsed && tag_plausible(parsed->tag);
+std::optional<GlooHeader> GlooFlow::candidate(const std::uint8_t* p) const {
+  auto parsed = parse_gloo_strict(p, config_.max_message_bytes);
+  if (parsed && !tag_plausible(parsed->tag)) parsed.reset();
+  return parsed;
 }
 
 // Follows the headers from a candidate. kOpen: nothing contradicts it, but fewer than two more headers are stored yet.
@@ -536,9 +537,10 @@ GlooFlow::Chain GlooFlow::chain(std::uint64_t position) const {
   std::array<std::uint8_t, kGlooHeaderBytes> copy;
   for (int headers = 0;; ++headers) {
     if (!store_.read(position, copy.data(), copy.size())) return Chain::kOpen;
-    if (!candidate(copy.data())) return Chain::kBroken;
+    const auto header = candidate(copy.data());
+    if (!header) return Chain::kBroken;
     if (headers == kChainedHeaders) return Chain::kHolds;
-    position += parse_gloo_framed(copy.data(), config_.max_message_bytes)->stream_bytes;
+    position += header->stream_bytes;
   }
 }
 

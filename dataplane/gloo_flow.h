@@ -25,6 +25,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <optional>
 #include <string_view>
 #include <unordered_map>
 
@@ -167,7 +168,7 @@ class GlooFlow {
   [[nodiscard]] bool hole() const;
   [[nodiscard]] bool grace_over(std::uint64_t since_ns, std::uint64_t since_packets, const FlowContext& context) const;
   [[nodiscard]] bool hole_is_definitive(FlowContext& context);
-  [[nodiscard]] bool candidate(const std::uint8_t* p) const;
+  [[nodiscard]] std::optional<GlooHeader> candidate(const std::uint8_t* p) const;
   [[nodiscard]] Chain chain(std::uint64_t position) const;
   [[nodiscard]] bool tag_plausible(std::uint32_t tag) const;
   Tag& tag_state(CollectiveType type, std::uint32_t tag, FlowContext& context);
