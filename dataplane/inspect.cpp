@@ -166,6 +166,7 @@ void CaptureInspector::dump(OpKey key, std::span<const std::uint8_t> bytes, Insp
 InspectReport CaptureInspector::report() {
   for (const bool last_chance : {false, true}) {
     std::vector<OpKey> keys;
+    keys.reserve(open_.size());
     for (const auto& [key, tried] : open_) keys.push_back(key);
     for (const OpKey key : keys) finish(key, last_chance);
   }

@@ -296,6 +296,7 @@ void OpWindow::abandon_below(std::uint32_t comm, std::uint32_t tag) {
 
 std::vector<OpKey> OpWindow::open_ops() const {
   std::vector<OpKey> keys;
+  keys.reserve(by_age_.size());
   for (const auto& [age, op] : by_age_) keys.push_back(op->key);
   return keys;
 }
