@@ -1,5 +1,6 @@
 #include "actors/http_server.h"
 
+#include <chrono>
 #include <condition_variable>
 #include <deque>
 #include <mutex>
@@ -7,10 +8,15 @@
 #include <vector>
 
 #include <httplib.h>
+#include <sys/socket.h>
 
 namespace gradtap::actors {
 
 namespace {
+
+// An idle connection holds a thread, and stop() waits for it this long; clients connect again without a loss.
+constexpr time_t kKeepAliveSeconds = 5;
+constexpr int kStartPolls = 10'000;
 
 // httplib's own pool queues accepted connections without a bound; this one makes the accept loop wait instead.
 class BoundedPool final : public httplib::TaskQueue {
@@ -126,10 +132,25 @@ Status HttpServer::start() {
   const time_t microseconds = static_cast<time_t>(impl.options.request_timeout_ms % 1000) * 1000;
   impl.server.set_read_timeout(seconds, microseconds);
   impl.server.set_write_timeout(seconds, microseconds);
-  impl.server.set_keep_alive_timeout(30);
+  impl.server.set_keep_alive_timeout(kKeepAliveSeconds);
   impl.server.set_keep_alive_max_count(1'000'000);
   impl.server.set_payload_max_length(impl.options.body_bytes_max);
   impl.server.set_tcp_nodelay(true);
+  // httplib's default shares the port with whoever else listens on it.
+  impl.server.set_socket_options([](socket_t socket) {
+    const int yes = 1;
+    (void)::setsockopt(socket, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
+  });
+  // A chunked body has no length to refuse it by, and httplib would gather all of it.
+  impl.server.set_pre_routing_handler([](const httplib::Request& from, httplib::Response& to) {
+    if (!from.has_header("Transfer-Encoding")) return httplib::Server::HandlerResponse::Unhandled;
+    const HttpAnswer answer = http_error(
+        {ErrorCode::kRequestMalformed, "a body without a length is not taken", {}, "Content-Length", {}, {}}, 411);
+    to.status = answer.status;
+    to.set_header("Connection", "close");
+    to.set_content(answer.body, "application/json");
+    return httplib::Server::HandlerResponse::Handled;
+  });
   impl.server.new_task_queue = [&impl] { return new BoundedPool(impl.options.connections_max, impl.waits); };
   impl.server.set_exception_handler([](const httplib::Request&, httplib::Response& to, std::exception_ptr) {
     const HttpAnswer answer =
@@ -168,6 +189,9 @@ Status HttpServer::start() {
     port_ = impl.options.port;
   }
   impl.thread = std::thread([&impl] { impl.server.listen_after_bind(); });
+  // Before it runs, httplib's stop() does nothing, and ours would wait for ever.
+  for (int i = 0; i < kStartPolls && !impl.server.is_running(); ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
   return {};
 }
 
