@@ -223,6 +223,9 @@ void Coordination::on_applied(const Applied& applied) {
       std::vector<Sha256> in_order;
       for (const auto& [shard, digest] : it->second) in_order.push_back(digest);
       roots_[it->first] = replica::state_root(in_order);
+    } else if (it->first == base_) {  // verified from the start; its digests come one by one
+      ++it;
+      continue;
     }
     it = digests_.erase(it);
   }
@@ -276,8 +279,7 @@ bool Coordination::begin_next() {
     if (dropped_.contains(step))
       hold(GapReason::kScalarsMissing, fmt::format("the client dropped the message of step {}", step),
            "none: the scalars of the step exist nowhere else");
-    else if (newest_message_ > step && !messages_.empty() &&
-             clock_.monotonic_ns() - last_message_ns_ > config_.grace_ms * 1'000'000)
+    else if (newest_message_ > step && message_missed(step))
       hold(GapReason::kScalarsMissing, fmt::format("message of step {} of rank 0 has not come", step),
            "the client sends it again");
     return false;
@@ -300,6 +302,17 @@ bool Coordination::begin_next() {
   return true;
 }
 
+// Later messages are there, and this one did not come within the grace, whether or not more go on coming.
+bool Coordination::message_missed(StepNumber step) {
+  if (messages_.empty()) return false;
+  const std::uint64_t now = clock_.monotonic_ns();
+  if (awaited_step_ != step) {
+    awaited_step_ = step;
+    awaited_since_ns_ = now;
+  }
+  return now - awaited_since_ns_ > config_.grace_ms * 1'000'000;
+}
+
 void Coordination::evaluate() {
   attempt_.changed = false;
   attempt_.assignments = binder_.assignments(attempt_.evidence, attempt_.definitive);
@@ -311,6 +324,9 @@ void Coordination::evaluate() {
     attempt_.outcomes.emplace_back(assignment.buckets.size());
     attempt_.missing.emplace_back(assignment.buckets.size());
   }
+  // A step that needs no gradient needs no bytes to be judged.
+  if (attempt_.evidence.verdict != dataplane::StepVerdict::kApplied || attempt_.evidence.synced_backwards == 0)
+    return judge();
   if (!attempt_.definitive && known_incomplete(attempt_.assignments)) return;  // more summaries will come
   attempt_.first_ticket = next_ticket_;
   for (std::size_t a = 0; a < list.size(); ++a)
@@ -550,6 +566,11 @@ StepNumber Coordination::durable() const {
   StepNumber lowest = verified_;
   for (const auto& step : durable_) lowest = std::min(lowest, step.value_or(0));
   return lowest;
+}
+
+std::size_t Coordination::durable_shards() const {
+  return static_cast<std::size_t>(
+      std::count_if(durable_.begin(), durable_.end(), [](const auto& step) { return step.has_value(); }));
 }
 
 bool Coordination::base_durable() const {

@@ -93,6 +93,7 @@ class Coordination {
   [[nodiscard]] StepNumber training() const;
   [[nodiscard]] StepNumber verified() const { return verified_; }
   [[nodiscard]] StepNumber durable() const;
+  [[nodiscard]] std::size_t durable_shards() const;  // with any version in the store
   [[nodiscard]] bool base_durable() const;  // every shard has a version in the store
   [[nodiscard]] std::vector<Gap> gaps() const;
   [[nodiscard]] nlohmann::json status() const;
@@ -129,6 +130,7 @@ class Coordination {
 
   void advance();
   bool begin_next();
+  [[nodiscard]] bool message_missed(StepNumber step);
   void evaluate();
   void judge();
   void hold(GapReason reason, std::string evidence, std::string action = {});
@@ -171,6 +173,8 @@ class Coordination {
   bool detached_ = false;
   std::string detach_reason_;
   std::uint64_t last_message_ns_ = 0;
+  StepNumber awaited_step_ = 0;  // its message is missing while later ones are there
+  std::uint64_t awaited_since_ns_ = 0;
   std::uint64_t durable_behind_since_ns_ = 0;
   std::uint64_t layout_asked_ns_ = 0;
   std::uint64_t last_ops_ns_ = 0;                   // when an assembler last had news
