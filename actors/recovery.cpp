@@ -12,6 +12,8 @@ namespace gradtap::actors {
 
 namespace {
 
+constexpr std::size_t kMessagesMax = 4096;  // read back at start
+
 Result<StepMessagePtr> read_message(const JobPlan& plan, ByteSpan bytes) {
   auto record = schema::decode_step(bytes);
   if (!record) return std::unexpected(record.error());
@@ -116,6 +118,8 @@ Result<std::optional<RecoveredJob>> recover_job(const storage::ShardStore& store
                                     return false;
                                   }
                                   if (step->rank != 0 || step->step <= version) return true;
+          // A replica that is held keeps its messages; more than can be waited for need not be read.
+          if (recovered.messages.size() >= kMessagesMax) return false;
                                   auto message = read_message(*recovered.plan, bytes);
                                   if (!message) {
                                     error = message.error();
@@ -126,7 +130,8 @@ Result<std::optional<RecoveredJob>> recover_job(const storage::ShardStore& store
                                 }));
     for (std::uint32_t rank = 0; rank < record->world; ++rank) {
       auto bytes = store.get_side(session_key(job, record->lineage, rank));
-      if (!bytes) continue;  // that rank never attached
+      if (!bytes && bytes.error().code == ErrorCode::kStoreMissingChunk) continue;  // that rank never attached
+      if (!bytes) return std::unexpected(bytes.error());
       auto session = decode_session(*bytes);
       if (!session) return std::unexpected(session.error());
       recovered.sessions.push_back(std::move(*session));

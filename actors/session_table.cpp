@@ -59,13 +59,12 @@ Result<SeqVerdict> SessionTable::accept(Session& session, std::uint64_t seq, con
 }
 
 Status SessionTable::declare_dropped(Session& session, const std::vector<std::uint64_t>& seqs) {
-  for (const std::uint64_t seq : seqs) {
-    if (seq <= session.received_seq || session.ahead.contains(seq)) continue;
-    if (seq - session.received_seq > kAheadMax)
+  for (const std::uint64_t seq : seqs)
+    if (seq > session.received_seq && seq - session.received_seq > kAheadMax)
       return fail(ErrorCode::kLimitReached, "a dropped sequence number is too far ahead",
                   fmt::format("session {} seq {}", session.id, seq), {}, {}, "declare drops in order");
-    session.ahead.emplace(seq, Sha256{});
-  }
+  for (const std::uint64_t seq : seqs)
+    if (seq > session.received_seq) session.ahead.emplace(seq, Sha256{});
   advance(session);
   return {};
 }
