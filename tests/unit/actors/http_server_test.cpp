@@ -1,0 +1,306 @@
+#include "actors/http_server.h"
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <mutex>
+#include <optional>
+#include <thread>
+
+#include <arpa/inet.h>
+#include <doctest/doctest.h>
+#include <fmt/format.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "common/random.h"
+
+namespace gradtap::actors {
+namespace {
+
+using namespace std::chrono_literals;
+using Seconds = std::chrono::duration<double>;
+
+// A client of plain sockets: the server's own library is not the judge.
+class Client {
+ public:
+  explicit Client(std::uint16_t port) : fd_(::socket(AF_INET, SOCK_STREAM, 0)) {
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_port = htons(port);
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    connected = ::connect(fd_, reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0;
+  }
+  ~Client() { ::close(fd_); }
+  Client(const Client&) = delete;
+  Client& operator=(const Client&) = delete;
+
+  void send(const std::string& text) const { (void)::send(fd_, text.data(), text.size(), MSG_NOSIGNAL); }
+  // One answer with a Content-Length; empty when the server closed or said nothing in time.
+  std::string answer(std::chrono::milliseconds most = 10s) {
+    for (;;) {
+      const std::size_t head = pending_.find("\r\n\r\n");
+      if (head != std::string::npos) {
+        const std::size_t at = pending_.find("Content-Length: ");
+        const std::size_t length = at < head ? std::stoul(pending_.substr(at + 16)) : 0;
+        if (pending_.size() >= head + 4 + length) {
+          std::string whole = pending_.substr(0, head + 4 + length);
+          pending_.erase(0, whole.size());
+          return whole;
+        }
+      }
+      if (!more(most)) return {};
+    }
+  }
+  // Everything until the server closes.
+  std::string rest(std::chrono::milliseconds most = 10s) {
+    while (more(most)) continue;
+    return std::exchange(pending_, {});
+  }
+  [[nodiscard]] bool closed() const { return closed_; }
+  bool connected = false;
+
+ private:
+  bool more(std::chrono::milliseconds most) {
+    pollfd wait{fd_, POLLIN, 0};
+    if (::poll(&wait, 1, static_cast<int>(most.count())) <= 0) return false;
+    char buffer[65536];
+    const ssize_t count = ::recv(fd_, buffer, sizeof buffer, 0);
+    if (count <= 0) {
+      closed_ = true;
+      return false;
+    }
+    pending_.append(buffer, static_cast<std::size_t>(count));
+    return true;
+  }
+  int fd_;
+  std::string pending_;
+  bool closed_ = false;
+};
+
+std::string request(const std::string& method, const std::string& path, const std::string& body = {},
+                    const std::string& headers = {}) {
+  return fmt::format("{} {} HTTP/1.1\r\nHost: x\r\n{}Content-Length: {}\r\n\r\n{}", method, path, headers, body.size(),
+                     body);
+}
+
+struct Server {
+  std::mutex mutex;
+  std::condition_variable change;
+  bool hold = false;
+  std::atomic<int> running{0}, most_running{0};
+  std::vector<HttpRequest> seen;
+  std::unique_ptr<HttpServer> server;
+
+  explicit Server(HttpServerOptions options = {}) {
+    HttpHandlers handlers;
+    handlers.answer = [this](HttpRequest&& got) {
+      const int now = ++running;
+      std::unique_lock lock(mutex);
+      most_running = std::max(most_running.load(), now);
+      change.notify_all();
+      change.wait(lock, [this] { return !hold; });
+      --running;
+      if (got.path == "/throw") throw std::runtime_error("handler");
+      seen.push_back(got);
+      return HttpAnswer{got.path == "/teapot" ? 418 : 200, fmt::format("{{\"bytes\": {}}}", got.body.size())};
+    };
+    handlers.stream = [](const HttpRequest& got) -> Result<std::function<bool(const ByteSink&)>> {
+      if (got.query.contains("missing")) return fail(ErrorCode::kStepUnavailable, "no such step");
+      const bool whole = !got.query.contains("cut");
+      return [whole](const ByteSink& sink) {
+        const std::string part(1000, 'x');
+        for (int i = 0; i < 5; ++i)
+          if (!sink(part.data(), part.size())) return false;
+        return whole;
+      };
+    };
+    server = std::make_unique<HttpServer>(std::move(options), std::move(handlers));
+    const Status started = server->start();
+    if (!started) FAIL(started.error().text());
+  }
+  ~Server() { release(); }
+  void block() {
+    const std::lock_guard lock(mutex);
+    hold = true;
+  }
+  void release() {
+    const std::lock_guard lock(mutex);
+    hold = false;
+    change.notify_all();
+  }
+  void wait_running(int count) {
+    std::unique_lock lock(mutex);
+    REQUIRE(change.wait_for(lock, 20s, [&] { return running >= count; }));
+  }
+  [[nodiscard]] std::uint16_t port() const { return server->port(); }
+};
+
+bool starts_with(const std::string& text, std::string_view with) {
+  return text.rfind(with, 0) == 0;
+}
+
+}  // namespace
+
+TEST_CASE("requests reach the handler as they came, on one connection") {
+  Server server;
+  Client client(server.port());
+  REQUIRE(client.connected);
+  client.send(request("POST", "/v1/jobs/x/messages?a=1&b=two", "hello", "X-Gradtap-Session: 0123\r\n"));
+  const std::string first = client.answer();
+  CHECK(starts_with(first, "HTTP/1.1 200"));
+  CHECK(first.find("{\"bytes\": 5}") != std::string::npos);
+  CHECK(first.find("application/json") != std::string::npos);
+  client.send(request("PUT", "/chunk", std::string(100'000, 'z')));
+  CHECK(client.answer().find("{\"bytes\": 100000}") != std::string::npos);
+  client.send(request("GET", "/teapot"));
+  CHECK(starts_with(client.answer(), "HTTP/1.1 418"));
+  CHECK_FALSE(client.closed());
+  REQUIRE(server.seen.size() == 3);
+  CHECK(server.seen[0].method == "POST");
+  CHECK(server.seen[0].path == "/v1/jobs/x/messages");
+  CHECK(server.seen[0].query == std::map<std::string, std::string>{{"a", "1"}, {"b", "two"}});
+  CHECK(server.seen[0].session == "0123");
+  CHECK(server.seen[0].body == "hello");
+  CHECK(server.server->requests() == 3);
+}
+
+TEST_CASE("a body over the limit is refused before it is read, and the server lives on") {
+  HttpServerOptions options;
+  options.body_bytes_max = 10'000;
+  Server server(options);
+  Client client(server.port());
+  client.send("PUT /chunk HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000000000\r\n\r\n");
+  const std::string answer = client.answer();
+  CHECK(starts_with(answer, "HTTP/1.1 413"));
+  CHECK(answer.find("REQUEST_TOO_LARGE") != std::string::npos);
+  CHECK(server.server->refused_bodies() == 1);
+  Client chunked(server.port());
+  chunked.send("PUT /chunk HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n");
+  for (int i = 0; i < 4; ++i) chunked.send("1388\r\n" + std::string(5000, 'y') + "\r\n");
+  chunked.send("0\r\n\r\n");
+  CHECK(starts_with(chunked.answer(), "HTTP/1.1 411"));
+  Client other(server.port());
+  other.send(request("PUT", "/chunk", std::string(10'000, 'z')));
+  CHECK(starts_with(other.answer(), "HTTP/1.1 200"));
+  CHECK(server.seen.size() == 1);
+}
+
+TEST_CASE("no more handlers run at once than connections are allowed") {
+  HttpServerOptions options;
+  options.connections_max = 3;
+  Server server(options);
+  server.block();
+  std::vector<std::unique_ptr<Client>> clients;
+  for (int i = 0; i < 8; ++i) {
+    clients.push_back(std::make_unique<Client>(server.port()));
+    clients.back()->send(request("GET", "/slow", {}, "Connection: close\r\n"));
+  }
+  server.wait_running(3);
+  std::this_thread::sleep_for(50ms);
+  CHECK(server.running == 3);
+  server.release();
+  for (auto& client : clients) CHECK(starts_with(client->answer(20s), "HTTP/1.1 200"));
+  CHECK(server.most_running == 3);
+  CHECK(server.server->waits_for_thread() > 0);
+  CHECK(server.server->requests() == 8);
+}
+
+TEST_CASE("a client that sends too slowly loses its connection, not the server's thread") {
+  HttpServerOptions options;
+  options.connections_max = 1;
+  options.request_timeout_ms = 200;
+  Server server(options);
+  Client slow(server.port());
+  slow.send("POST /never HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\nabc");
+  CHECK_FALSE(starts_with(slow.rest(20s), "HTTP/1.1 200"));
+  CHECK(slow.closed());
+  Client next(server.port());
+  next.send(request("GET", "/next"));
+  CHECK(starts_with(next.answer(20s), "HTTP/1.1 200"));
+  CHECK(server.seen.size() == 1);
+}
+
+TEST_CASE("garbage on the socket ends that connection only") {
+  HttpServerOptions options;
+  options.request_timeout_ms = 200;
+  Server server(options);
+  SeededRandom random(11);
+  for (int i = 0; i < 40; ++i) {
+    Client client(server.port());
+    std::string bytes;
+    if (i % 4 == 0)
+      bytes = "POST /x HTTP/1.1\r\nContent-Length: " + std::string(i % 8 == 0 ? "-5" : "99x") + "\r\n\r\n";
+    for (std::uint64_t n = random.below(3000); n > 0; --n) bytes.push_back(static_cast<char>(random.next()));
+    if (i % 3 == 0) bytes += "\r\n\r\n";
+    client.send(bytes);
+  }
+  Client huge(server.port());
+  huge.send("GET /" + std::string(200'000, 'a') + " HTTP/1.1\r\nHost: x\r\n\r\n");
+  CHECK_FALSE(starts_with(huge.answer(), "HTTP/1.1 200"));
+  Client client(server.port());
+  client.send(request("GET", "/fine"));
+  CHECK(starts_with(client.answer(20s), "HTTP/1.1 200"));
+}
+
+TEST_CASE("a handler that throws is a 500") {
+  Server server;
+  Client client(server.port());
+  client.send(request("GET", "/throw"));
+  CHECK(starts_with(client.answer(), "HTTP/1.1 500"));
+  client.send(request("GET", "/fine"));
+  CHECK(starts_with(client.answer(), "HTTP/1.1 200"));
+}
+
+TEST_CASE("a stream is whole, refused, or visibly cut") {
+  Server server;
+  Client whole(server.port());
+  whole.send(request("GET", "/v1/jobs/j/state?step=1", {}, "Connection: close\r\n"));
+  const std::string all = whole.rest();
+  CHECK(starts_with(all, "HTTP/1.1 200"));
+  CHECK(std::count(all.begin(), all.end(), 'x') == 5000);
+  CHECK(all.size() > 5);
+  CHECK(all.substr(all.size() - 5) == "0\r\n\r\n");  // the end of a chunked body
+  Client cut(server.port());
+  cut.send(request("GET", "/v1/jobs/j/state?cut=1", {}, "Connection: close\r\n"));
+  const std::string part = cut.rest();
+  CHECK(part.find("0\r\n\r\n") == std::string::npos);
+  Client missing(server.port());
+  missing.send(request("GET", "/v1/jobs/j/state?missing=1"));
+  const std::string refused = missing.answer();
+  CHECK(starts_with(refused, "HTTP/1.1 404"));
+  CHECK(refused.find("STEP_UNAVAILABLE") != std::string::npos);
+}
+
+TEST_CASE("a port in use is an error") {
+  Server server;
+  HttpServerOptions options;
+  options.port = server.port();
+  HttpServer second(options, {});
+  const Status started = second.start();
+  REQUIRE(!started);
+  CHECK(started.error().code == ErrorCode::kPortOpen);
+}
+
+TEST_CASE("stop returns while connections are open") {
+  HttpServerOptions options;
+  options.request_timeout_ms = 500;
+  auto server = std::make_unique<Server>(options);
+  Client idle(server->port());
+  Client half(server->port());
+  half.send("POST /x HTTP/1.1\r\nContent-Length: 50\r\n\r\nab");
+  Client kept(server->port());
+  kept.send(request("GET", "/fine"));
+  CHECK(starts_with(kept.answer(), "HTTP/1.1 200"));
+  const auto begin = std::chrono::steady_clock::now();
+  server->server->stop();
+  CHECK(Seconds(std::chrono::steady_clock::now() - begin) < 12s);
+  server->server->stop();  // again: nothing
+  Client late(server->port());
+  late.send(request("GET", "/fine"));
+  CHECK(late.answer(200ms).empty());
+}
+
+}  // namespace gradtap::actors

@@ -1,0 +1,228 @@
+#include "actors/keeper.h"
+
+#include <filesystem>
+
+#include <doctest/doctest.h>
+
+#include "tests/unit/actors/actor_probe.h"
+#include "tests/unit/actors/stored_job.h"
+
+namespace gradtap::actors {
+namespace {
+
+using test::json;
+using test::StoredJob;
+
+struct KeeperRig {
+  StoredJob job{test::three_shards(test::sgd())};
+  caf::actor_system_config config;
+  caf::actor_system system{config};
+  test::Probe owner{system}, coordinator{system};
+  KeeperActor keeper;
+
+  explicit KeeperRig(std::uint64_t keep_fulls = 2)
+      : keeper(spawn_keeper(system, {job_id("job"), job.store, keep_fulls, 400})) {
+    auto wiring = std::make_shared<Wiring>();
+    wiring->coordinator = coordinator.as<CoordinatorActor>();
+    owner.self->send(keeper, wire_atom_v, WiringPtr(wiring));
+  }
+  ~KeeperRig() { owner.end(keeper); }
+
+  [[nodiscard]] Outcome announce(const schema::LineageRecord& record) {
+    return owner.ask<Outcome>(keeper, record_atom_v, LineageRecordPtr(std::make_shared<schema::LineageRecord>(record)));
+  }
+  // A live shard's step as its owner would hand it over.
+  [[nodiscard]] ShardRecordPtr record(ShardId id, StepNumber step, bool full, LineageId lineage = 1) {
+    auto record = std::make_shared<ShardRecord>();
+    record->lineage = lineage;
+    record->step = step;
+    record->commit.shard = id;
+    record->commit.has_log = step > 0;
+    record->commit.state_digest = job.digests[id].at(step);
+    if (step > 0) {
+      auto gradient = std::make_shared<const std::vector<float>>(test::shard_gradient(*job.plan, id, step));
+      record->commit.log = {{reinterpret_cast<const std::uint8_t*>(gradient->data()), gradient->size() * 4}};
+      record->keep_alive.push_back(gradient);
+    }
+    if (full) {
+      auto copy = std::make_shared<const FullVersion>(*job.shards[id]);
+      record->commit.full = copy->parts();
+      record->keep_alive.push_back(copy);
+    }
+    return record;
+  }
+  void give(const ShardRecordPtr& record) { owner.self->send(keeper, record_atom_v, record, owner.pointer()); }
+  [[nodiscard]] std::optional<StepNumber> mark(ShardId id, LineageId lineage = 1) const {
+    const auto marks = job.store->marks(job.plan->job, lineage);
+    REQUIRE(marks);
+    for (const auto& mark : *marks)
+      if (mark.shard == id) return mark.version;
+    return std::nullopt;
+  }
+  // A durable message must be true at the moment it comes.
+  void expect_durable(StepNumber step) {
+    const Durable durable = owner.expect<Durable>(durable_atom_v);
+    CHECK(durable.outcome.ok);
+    CHECK(durable.step == step);
+    REQUIRE(mark(durable.shard));
+    CHECK(*mark(durable.shard) >= step);
+    const Durable told = coordinator.expect<Durable>(durable_atom_v);
+    CHECK(told.outcome.ok);
+    CHECK(told.step == step);
+  }
+};
+
+}  // namespace
+
+TEST_CASE("records become durable, and only then are answered") {
+  KeeperRig rig;
+  REQUIRE(rig.announce(rig.job.record).ok);
+  for (ShardId id = 0; id < 3; ++id) rig.give(rig.record(id, 0, true));
+  for (int i = 0; i < 3; ++i) rig.expect_durable(0);
+  for (ShardId id = 0; id < 3; ++id) rig.job.step(id, false);
+  for (ShardId id = 0; id < 3; ++id) rig.give(rig.record(id, 1, false));
+  for (int i = 0; i < 3; ++i) rig.expect_durable(1);
+  const json status = rig.owner.status(rig.keeper);
+  CHECK(status["shard_records"] == 6);
+  CHECK(status["queue"] == 0);
+  CHECK(status["failures"] == 0);
+  rig.job.store_message(1);
+  for (ShardId id = 0; id < 3; ++id) {
+    const auto log = rig.job.store->read_log(rig.job.plan->job, 1, id, 1);
+    REQUIRE(log);
+    const auto gradient = test::shard_gradient(*rig.job.plan, id, 1);
+    CHECK(std::memcmp(log->data(), gradient.data(), log->size()) == 0);
+  }
+}
+
+TEST_CASE("a store that fails is tried again, and what gathered meanwhile goes in one group") {
+  KeeperRig rig;
+  REQUIRE(rig.announce(rig.job.record).ok);
+  // Whatever the store's layout: without its directory nothing can be staged.
+  const std::filesystem::path place = rig.job.dir.path;
+  const std::filesystem::path away = place.string() + ".away";
+  std::filesystem::rename(place, away);
+  for (ShardId id = 0; id < 3; ++id) rig.give(rig.record(id, 0, true));
+  const Durable failed = rig.coordinator.expect<Durable>(durable_atom_v);
+  CHECK_FALSE(failed.outcome.ok);
+  CHECK(failed.outcome.error.code == ErrorCode::kStoreWrite);
+  CHECK(rig.owner.silent<Durable>(durable_atom_v));
+  json status = rig.owner.status(rig.keeper);
+  CHECK(status["queue"] == 3);
+  CHECK(status["failures"].get<int>() >= 1);
+  CHECK(status["retry_ms"].get<int>() > 0);
+  std::filesystem::rename(away, place);
+  for (int i = 0; i < 3; ++i) {
+    const Durable durable = rig.owner.expect<Durable>(durable_atom_v);
+    CHECK(durable.outcome.ok);
+    CHECK(rig.mark(durable.shard) == 0);
+  }
+  status = rig.owner.status(rig.keeper);
+  CHECK(status["commits"] == 1);
+  CHECK(status["queue"] == 0);
+  CHECK(status["retry_ms"] == 0);
+}
+
+TEST_CASE("side values are in the store when the answer comes") {
+  KeeperRig rig;
+  auto entries = std::make_shared<SideEntries>();
+  entries->entries.push_back({storage::side_key(storage::SideKind::kStepMessage, rig.job.plan->job, 1, 5), {1, 2, 3}});
+  CHECK(rig.owner.ask<Outcome>(rig.keeper, side_atom_v, SideEntriesPtr(entries)).ok);
+  const auto stored = rig.job.store->get_side(entries->entries[0].key);
+  REQUIRE(stored);
+  CHECK(*stored == std::vector<std::uint8_t>{1, 2, 3});
+}
+
+TEST_CASE("records of a superseded lineage never reach the new one") {
+  KeeperRig rig;
+  REQUIRE(rig.announce(rig.job.record).ok);
+  for (ShardId id = 0; id < 3; ++id) rig.give(rig.record(id, 0, true));
+  for (int i = 0; i < 3; ++i) rig.expect_durable(0);
+  for (ShardId id = 0; id < 3; ++id) rig.job.step(id, false);
+  const auto next = test::record_of(rig.job.body, 65'536, std::string(32, 'c'));
+  const auto open = [&] {
+    return rig.owner.ask<LineageAnswer>(rig.keeper, lineage_atom_v,
+                                        LineageRecordPtr(std::make_shared<schema::LineageRecord>(next)));
+  };
+  const LineageAnswer opened = open();
+  CHECK(opened.outcome.ok);
+  CHECK(opened.lineage.id == 2);
+  CHECK(opened.lineage.created);
+  // The old owners had more under way: a log, and one with a full version.
+  rig.give(rig.record(0, 1, false));
+  rig.give(rig.record(1, 1, true));
+  CHECK(rig.owner.silent<Durable>(durable_atom_v));
+  CHECK_FALSE(rig.mark(0, 2));
+  CHECK_FALSE(rig.mark(1, 2));
+  CHECK(rig.owner.status(rig.keeper)["queue"] == 0);
+  CHECK(rig.owner.status(rig.keeper)["failures"] == 0);
+  // The new lineage is not held up.
+  CHECK(open().lineage.id == 2);
+  rig.give(rig.record(2, 0, true, 2));
+  const Durable durable = rig.owner.expect<Durable>(durable_atom_v);
+  CHECK(durable.outcome.ok);
+  CHECK(rig.mark(2, 2) == 0);
+  CHECK(rig.mark(0, 1) == 0);
+}
+
+TEST_CASE("a superseded run does not take the keeper back") {
+  KeeperRig rig;
+  REQUIRE(rig.announce(rig.job.record).ok);
+  const auto ask = [&](char run) {
+    const auto record = test::record_of(rig.job.body, 65'536, std::string(32, run));
+    return rig.owner.ask<LineageAnswer>(rig.keeper, lineage_atom_v,
+                                        LineageRecordPtr(std::make_shared<schema::LineageRecord>(record)));
+  };
+  CHECK(ask('c').lineage.id == 2);
+  CHECK(ask('a').lineage.superseded);
+  CHECK(rig.owner.status(rig.keeper)["lineage"] == 2);
+}
+
+TEST_CASE("a shard whose mark is ahead after a recovery goes the way a second time") {
+  KeeperRig rig;
+  // Shard 0 is durable at 3, the others at 1: all of them start again at 1.
+  for (ShardId id = 0; id < 3; ++id) rig.job.base(id);
+  for (ShardId id = 0; id < 3; ++id)
+    for (StepNumber step = 1; step <= 4; ++step) rig.job.step(id, step <= (id == 0 ? 3 : 1));
+  REQUIRE(rig.announce(rig.job.record).ok);
+  SUBCASE("to the same state") {
+    for (StepNumber step = 2; step <= 4; ++step) {
+      for (ShardId id = 0; id < 3; ++id) rig.give(rig.record(id, step, false));
+      for (int i = 0; i < 3; ++i) rig.expect_durable(step);
+    }
+    for (ShardId id = 0; id < 3; ++id) CHECK(rig.mark(id) == 4);
+    CHECK(rig.owner.status(rig.keeper)["failures"] == 0);
+  }
+  SUBCASE("to another state") {
+    auto wrong = std::make_shared<ShardRecord>(*rig.record(0, 2, false));
+    wrong->commit.state_digest[0] ^= 1;
+    rig.give(wrong);
+    const Durable told = rig.coordinator.expect<Durable>(durable_atom_v);
+    CHECK_FALSE(told.outcome.ok);
+    CHECK(told.outcome.error.code == ErrorCode::kDigestMismatch);
+    CHECK(rig.mark(0) == 3);
+  }
+}
+
+TEST_CASE("full versions beyond keep_fulls go, what recovery needs stays") {
+  KeeperRig rig(1);
+  REQUIRE(rig.announce(rig.job.record).ok);
+  for (ShardId id = 0; id < 3; ++id) rig.give(rig.record(id, 0, true));
+  for (int i = 0; i < 3; ++i) rig.expect_durable(0);
+  for (StepNumber step = 1; step <= 6; ++step) {
+    rig.job.store_message(step);
+    for (ShardId id = 0; id < 3; ++id) {
+      rig.job.step(id, false);
+      rig.give(rig.record(id, step, step % 2 == 0));
+    }
+    for (int i = 0; i < 3; ++i) rig.expect_durable(step);
+  }
+  for (ShardId id = 0; id < 3; ++id) {
+    const auto fulls = rig.job.store->full_steps(rig.job.plan->job, 1, id);
+    REQUIRE(fulls);
+    CHECK(fulls->size() <= 2);
+    CHECK(std::find(fulls->begin(), fulls->end(), 0) == fulls->end());
+  }
+}
+
+}  // namespace gradtap::actors
