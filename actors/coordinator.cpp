@@ -145,6 +145,8 @@ CoordinatorActor::behavior_type coordinator(CoordinatorPointer self, const Coord
       [self](durable_atom, const Durable& durable) {
         CoordinatorState& state = self->state;
         state.core->on_durable(durable);
+        if (!self->state.base_reported && self->state.wiring && self->state.wiring->side_channel)
+          self->send(self->state.wiring->side_channel, flush_atom_v, std::uint64_t{self->state.core->durable_shards()});
         report_base(self);
         carry_out(self);
       },

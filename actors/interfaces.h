@@ -180,6 +180,8 @@ using SideChannelActor = caf::typed_actor<
     caf::reacts_to<ask_atom, std::string>,
     // Every shard's base version is durable: the attach is complete.
     caf::reacts_to<durable_atom, std::uint64_t>,
+    // So many shards' base versions are durable: the client waits, and should see that something moves.
+    caf::reacts_to<flush_atom, std::uint64_t>,
     // Sessions, lineage, queue.
     caf::replies_to<status_atom>::with<ActorStatus>>;
 

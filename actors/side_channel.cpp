@@ -74,6 +74,7 @@ struct SideChannelState {
   CoordinatorActor coordinator;
   std::set<std::string> busy;            // sessions with a post in flight
   std::set<std::string> layouts_wanted;  // hex ids
+  std::uint64_t shards_flushed = 0;  // of the baseline
   // counters
   std::uint64_t posts = 0;
   std::uint64_t messages = 0;
@@ -333,6 +334,10 @@ HttpAnswer attach_progress(SideChannelPointer self, const std::string& id) {
     const json error = json::parse(http_error(*state.attached.refusal).body, nullptr, false);
     body["error"] = error.value("error", json::object());
   }
+  if (state.attached.state == AttachState::kFlushing) {
+    body["shards_durable"] = state.shards_flushed;
+    body["shards"] = state.attached.plan->shards.shards().size();
+  }
   if (state.attached.baseline) {
     body["chunks"] = state.attached.baseline->chunks();
     body["chunks_total"] = state.attached.baseline->total();
@@ -423,6 +428,7 @@ caf::result<HttpAnswer> take_chunk(SideChannelPointer self, const ChunkUpload& u
     if (!shards) return refuse(self, shards.error());
     state.attached.baseline.reset();
     state.attached.state = AttachState::kFlushing;
+    state.shards_flushed = 0;
     launch(self, std::move(*shards), false);
     self->send(state.coordinator, layout_atom_v, state.attached.first_layout);
     return HttpAnswer{};
@@ -656,6 +662,7 @@ SideChannelActor::behavior_type side_channel(SideChannelPointer self, const Side
         state.attached.state = AttachState::kTracking;
         note(self, LogLevel::kInfo, "tracking: the baseline is durable", {{"step", base_step}});
       },
+      [self](flush_atom, std::uint64_t shards) { self->state.shards_flushed = shards; },
       [self](status_atom) {
         const SideChannelState& state = self->state;
         json ranks = json::array();
