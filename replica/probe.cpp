@@ -45,6 +45,7 @@ TensorRange whole_tensor(CaseState& state, const std::vector<StateKind>& kinds) 
 std::optional<Mismatch> try_recipe(const ProbeData& probe, const Recipe& recipe, const Kernels& kernels) {
   const StepContext context{probe.type, recipe, &kernels};
   std::vector<CaseState> states;
+  states.reserve(probe.cases.size());
   for (const ProbeCase& probe_case : probe.cases)
     states.push_back({probe_case.param, std::vector<std::vector<float>>(probe.kinds.size(),
                                                                         std::vector<float>(probe_case.param.size()))});
@@ -113,6 +114,7 @@ Result<Recipe> match_recipe(const ProbeData& probe, const Kernels& kernels) {
     return fail(ErrorCode::kRecipeAmbiguous, "the probe cannot tell recipes apart", "probe", "one matching recipe",
                 names, "probe with more elements or other gradients");
   }
+  if (!nearest) return fail(ErrorCode::kRecipeNoMatch, "there is no recipe to try", "probe");
   const auto& [mismatch, recipe] = *nearest;
   return fail(
       ErrorCode::kRecipeNoMatch, "no recipe reproduces the trainer's optimizer",
