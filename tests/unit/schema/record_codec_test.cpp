@@ -130,8 +130,8 @@ TEST_CASE("a hostile message inside a valid envelope is an error, never an excep
     auto changed = payload;
     for (std::uint64_t n = 1 + random.below(4); n > 0; --n)
       changed[random.below(changed.size())] = static_cast<std::uint8_t>(random.next());
-    changed.resize(changed.size() - random.below(3) * 8);
-    if (!decode_lineage(seal(RecordType::kLineage, changed))) ++refused;
+    const ByteSpan cut = ByteSpan(changed).first(changed.size() - random.below(3) * 8);
+    if (!decode_lineage(seal(RecordType::kLineage, cut))) ++refused;
   }
   CHECK(refused > 1000);
 }
