@@ -338,13 +338,8 @@ Result<NodeConfig> parse_config(std::string_view text, std::string_view file) {
 
 Result<NodeConfig> load_config(const std::string& path) {
   const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(path.c_str(), "rb"), &std::fclose);
-  std::string text;
-  if (file != nullptr) {
-    std::array<char, 65536> part;
-    for (std::size_t got;
-         text.size() <= kConfigBytesMax && (got = std::fread(part.data(), 1, part.size(), file.get())) > 0;)
-      text.append(part.data(), got);
-  }
+  std::string text(kConfigBytesMax + 1, '\0');  // one byte too many is enough to refuse a longer file
+  if (file != nullptr) text.resize(std::fread(text.data(), 1, text.size(), file.get()));
   if (file == nullptr || std::ferror(file.get()) != 0)
     return fail(ErrorCode::kFileUnreadable, "configuration cannot be read", path, "a readable file", {},
                 "give --config a file that exists and can be read");

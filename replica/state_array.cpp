@@ -18,10 +18,10 @@ StateArray StateArray::create(std::uint64_t elements) {
   const std::uint64_t mapped = huge ? bytes + kHugePage : bytes;
   void* const mapping = mmap(nullptr, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (mapping == MAP_FAILED) return array;
-  auto address = reinterpret_cast<std::uintptr_t>(mapping);
+  auto* address = static_cast<std::uint8_t*>(mapping);
   if (huge) {
-    address = (address + kHugePage - 1) / kHugePage * kHugePage;
-    (void)madvise(reinterpret_cast<void*>(address), bytes, MADV_HUGEPAGE);  // a wish, not a need
+    address += (kHugePage - reinterpret_cast<std::uintptr_t>(mapping) % kHugePage) % kHugePage;
+    (void)madvise(address, bytes, MADV_HUGEPAGE);  // a wish, not a need
   }
   array.mapping_ = mapping;
   array.mapped_bytes_ = mapped;
