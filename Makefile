@@ -2,7 +2,7 @@
 PYTHON := /usr/bin/python3
 BUILD := build
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test test-all bench check clean
+.PHONY: help setup configure build build-tests demo test test-all bench check clean
 
 help:
 	@echo "make build     the programs, into $(BUILD)/bin (installs missing Debian packages first, see setup.sh)"
@@ -16,21 +16,28 @@ help:
 setup:
 	@./setup.sh build
 
-build: setup
+configure: setup
 	@echo "== configuring ($(BUILD)/, preset release)"
 	@cmake --preset release >$(BUILD)-configure.log 2>&1 || { cat $(BUILD)-configure.log; rm -f $(BUILD)-configure.log; echo "BUILD FAILED: configuration"; exit 1; }
 	@rm -f $(BUILD)-configure.log
-	@echo "== compiling (the first time takes some minutes on 2 cores)"
-	@cmake --build --preset release || { echo "BUILD FAILED"; exit 1; }
+
+build: configure
+	@echo "== compiling the programs (the first time takes some minutes on 2 cores)"
+	@cmake --build --preset release --target gradtapd gradtap || { echo "BUILD FAILED"; exit 1; }
 	@echo "BUILD OK: programs in $(BUILD)/bin"
+
+build-tests: build
+	@echo "== compiling the tests"
+	@cmake --build --preset release || { echo "BUILD FAILED: tests"; exit 1; }
+	@echo "BUILD OK: tests in $(BUILD)/bin"
 
 demo: build
 	@$(PYTHON) tests/system/demo.py
 
-test: build
+test: build-tests
 	@$(PYTHON) tests/run.py
 
-test-all: build
+test-all: build-tests
 	@./setup.sh check
 	@$(PYTHON) tests/run.py --all
 
