@@ -305,7 +305,10 @@ class Job:
     def records(self):
         """step -> {"root", "shards", "loss"} as far as rank 0 has written whole lines."""
         found = {}
-        with open(os.path.join(self.out, "roots.jsonl")) as f:
+        path = os.path.join(self.out, "roots.jsonl")
+        if not os.path.exists(path):  # the ranks are still starting, or attaching
+            return found
+        with open(path) as f:
             for line in f:
                 if line.endswith("\n"):
                     record = json.loads(line)
