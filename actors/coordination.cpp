@@ -40,8 +40,8 @@ std::string join_ranges(const std::vector<Interval>& ranges, std::size_t most) {
   return text;
 }
 
-// The assignment that a gap speaks of: the only one at the learnt offset of tags that the witness has not refuted. After
-// a shift the collectives of another step may well have the same sizes.
+// The assignment that a gap speaks of: the only one at the learnt offset of tags that the witness has not refuted.
+// After a shift the collectives of another step may well have the same sizes.
 std::optional<std::size_t> assignment_to_name(const std::vector<dataplane::Assignment>& list,
                                               const std::vector<std::vector<dataplane::WitnessOutcome>>& outcomes) {
   if (list.size() == 1) return 0;

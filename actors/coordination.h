@@ -94,7 +94,7 @@ class Coordination {
   [[nodiscard]] StepNumber verified() const { return verified_; }
   [[nodiscard]] StepNumber durable() const;
   [[nodiscard]] std::size_t durable_shards() const;  // with any version in the store
-  [[nodiscard]] bool base_durable() const;  // every shard has a version in the store
+  [[nodiscard]] bool base_durable() const;           // every shard has a version in the store
   [[nodiscard]] std::vector<Gap> gaps() const;
   [[nodiscard]] nlohmann::json status() const;
   // State roots of steps from..to that are still kept.

@@ -118,8 +118,9 @@ Result<std::optional<RecoveredJob>> recover_job(const storage::ShardStore& store
                                     return false;
                                   }
                                   if (step->rank != 0 || step->step <= version) return true;
-          // A replica that is held keeps its messages; more than can be waited for need not be read.
-          if (recovered.messages.size() >= kMessagesMax) return false;
+                                  // A replica that is held keeps its messages; more than can be waited for need not be
+                                  // read.
+                                  if (recovered.messages.size() >= kMessagesMax) return false;
                                   auto message = read_message(*recovered.plan, bytes);
                                   if (!message) {
                                     error = message.error();

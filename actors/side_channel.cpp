@@ -74,7 +74,7 @@ struct SideChannelState {
   CoordinatorActor coordinator;
   std::set<std::string> busy;            // sessions with a post in flight
   std::set<std::string> layouts_wanted;  // hex ids
-  std::uint64_t shards_flushed = 0;  // of the baseline
+  std::uint64_t shards_flushed = 0;      // of the baseline
   // counters
   std::uint64_t posts = 0;
   std::uint64_t messages = 0;
