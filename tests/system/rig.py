@@ -297,7 +297,7 @@ class Rig:
 
         def stop():
             time.sleep(0.5)
-            os.killpg(child.pid, signal.SIGINT)
+            os.killpg(child.pid, signal.SIGTERM)
             child.wait(timeout=20)
             log.close()
             return open(path + ".log").read()

@@ -1,6 +1,7 @@
 #!/usr/bin/python3
 """The rig itself: frames are mirrored whole, the node is reachable, loss is as asked for, nothing stays behind."""
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -92,8 +93,9 @@ def main():
             "with rig.Rig(ranks=2) as r:\n  print(r.prefix, flush=True)\n  time.sleep(60)\n"
             % os.path.dirname(os.path.abspath(__file__)))
     for number in (2, 15):
+        # A run in the background is started with SIGINT ignored, and children inherit that.
         child = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-                                 text=True)
+                                 text=True, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
         prefix = child.stdout.readline().strip()
         child.send_signal(number)
         child.wait(timeout=20)
