@@ -125,7 +125,6 @@ class Coordination {
     dataplane::Judgement judgement;
     bool bind_failed = false;
     std::string bind_error;
-    bool retry_after_failure = false;
   };
 
   void advance();
