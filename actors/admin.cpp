@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 namespace gradtap::actors {
@@ -76,6 +77,30 @@ json answer_of(const Gathering& gathering, const std::string& name) {
   return nullptr;
 }
 
+// The job while no coordinator exists: nothing is replicated yet, and the side channel knows why.
+json before_tracking(const json& side_channel) {
+  const auto text = [&](const char* key) {
+    return side_channel.is_object() ? side_channel.value(key, std::string()) : std::string();
+  };
+  json job = {{"training", 0}, {"verified", 0}, {"durable", 0}, {"published", 0}, {"gaps", json::array()}};
+  job["state"] = side_channel.is_object() ? text("state") : std::string("unattached");
+  const auto gap = [&](GapReason reason, const std::string& evidence, const char* action) {
+    job["gaps"].push_back({{"reason", static_cast<unsigned>(reason)},
+                           {"name", gap_reason_name(reason)},
+                           {"since_step", 0},
+                           {"evidence", evidence},
+                           {"action", action}});
+  };
+  if (const std::string refusal = text("refusal"); !refusal.empty())
+    gap(GapReason::kUnsupported, refusal, "the job trains untapped");
+  else if (text("state") == "probe_pending" || text("state") == "baseline_pending")
+    gap(GapReason::kBaselinePending,
+        fmt::format("{}: {} of {} chunks", text("state"), side_channel.value("chunks", 0),
+                    side_channel.value("chunks_total", 0)),
+        "the trainer uploads the state of its first step");
+  return job;
+}
+
 AdminActor::behavior_type admin(AdminPointer self, const AdminOptions& options) {
   self->state.options = options;
   self->state.started_ns = options.clock->monotonic_ns();
@@ -94,11 +119,7 @@ AdminActor::behavior_type admin(AdminPointer self, const AdminOptions& options) 
           const AdminState& s = self->state;
           json coordinator = answer_of(all, "coordinator");
           const json side_channel = answer_of(all, "side_channel");
-          if (!coordinator.is_object()) {
-            coordinator =
-                json{{"training", 0}, {"verified", 0}, {"durable", 0}, {"published", 0}, {"gaps", json::array()}};
-            if (side_channel.is_object()) coordinator["state"] = side_channel.value("state", "unattached");
-          }
+          if (!coordinator.is_object()) coordinator = before_tracking(side_channel);
           coordinator["job"] = s.options.job;
           if (!coordinator.contains("lineage") && side_channel.is_object())
             coordinator["lineage"] = side_channel.value("lineage", 0);

@@ -580,6 +580,8 @@ bool Coordination::base_durable() const {
 std::vector<Gap> Coordination::gaps() const {
   std::vector<Gap> gaps;
   const std::uint64_t now = clock_.monotonic_ns();
+  if (!config_.coverage_hole.empty())
+    gaps.push_back({GapReason::kCoverageHole, base_, config_.coverage_hole, "mirror more ranks: no step can complete"});
   if (apply_gap_) gaps.push_back(*apply_gap_);
   if (training() > verified_) {
     if (held_)

@@ -38,6 +38,7 @@ struct CoordinationConfig {
   std::uint64_t trainer_silent_ms = 60'000;
   std::uint64_t roots_kept = 4096;
   std::uint64_t layouts_max = 64;
+  std::string coverage_hole;  // what the mirrored ports cannot show; empty: nothing
 };
 
 // -- commands ------------------------------------------------------------------------------------------------------

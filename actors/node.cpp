@@ -42,6 +42,7 @@ struct Node::Impl {
   std::shared_ptr<dataplane::Port> port;
   std::shared_ptr<dataplane::FlowDirectory> directory;
   std::vector<std::string> warnings;
+  std::string coverage_hole;
   caf::actor_system_config caf_config;
   std::unique_ptr<caf::actor_system> system;
   Gateway gateway;
@@ -107,6 +108,7 @@ CoordinatorActor Node::Impl::launch(const SideChannelActor& side_channel, const 
   CoordinatorOptions options;
   options.plan = plan;
   options.config.grace_ms = job.grace_ms;
+  options.config.coverage_hole = coverage_hole;
   options.config.bind_ahead_steps = config.replica.apply_queue;
   options.config.pending_steps_max = config.limits.pending_steps_max;
   options.config.layouts_max = config.limits.layouts_max;
@@ -205,10 +207,8 @@ void Node::Impl::plan_coverage() {
   if (!plan)
     warnings.push_back(plan.error().text());
   else if (!plan->complete())
-    warnings.push_back(
-        fmt::format("COVERAGE_HOLE: the mirrored ports do not carry every final byte ({} of {} chunks "
-                    "uncovered): no step can complete; mirror more ranks",
-                    plan->uncovered_chunks.size(), world));
+    coverage_hole = fmt::format("the mirrored ports do not carry every final byte: {} of {} chunks are uncovered",
+                                plan->uncovered_chunks.size(), world);
   else if (plan->min_copies == 1)
     warnings.emplace_back(
         "every final byte crosses the mirror once: a lost frame stops the replica; mirror more ports");
@@ -313,7 +313,7 @@ Status Node::Impl::start() {
   side.endpoints = job.endpoints;
   side.shard_elements = config.replica.shard_elements;
   side.publish_interval_steps = job.publish_interval_steps;
-  side.limits.message_lines_max = config.side_channel.messages_lines_max;
+  side.limits.batch_lines_max = config.side_channel.messages_lines_max;
   side.keeper = next->keeper;
   side.clock = clock;
   side.random = random;

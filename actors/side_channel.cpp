@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "actors/baseline_loader.h"
+#include "actors/message_batch.h"
 #include "common/sha256.h"
 #include "replica/json_fields.h"
 #include "replica/probe.h"
@@ -439,95 +440,6 @@ caf::result<HttpAnswer> take_chunk(SideChannelPointer self, const ChunkUpload& u
 
 // -- messages ------------------------------------------------------------------------------------------------------
 
-// What one line asks for, checked, before anything is accepted.
-struct Line {
-  std::uint64_t seq = 0;
-  Sha256 digest{};
-  std::optional<storage::SideEntry> entry;
-  StepMessagePtr step;
-  LayoutPtr layout;
-  std::optional<ClientNotice> notice;
-  std::vector<std::uint64_t> dropped_seqs;
-};
-
-Result<std::vector<std::uint64_t>> numbers(const json& message, const char* field) {
-  std::vector<std::uint64_t> list;
-  if (!message.contains(field)) return list;
-  GRADTAP_LET(array, replica::json_array(message, field, "message", 65'536));
-  for (const json& value : *array) {
-    GRADTAP_LET(number, replica::json_uint_value(value, std::string("message.") + field, kSeqMax));
-    list.push_back(number);
-  }
-  return list;
-}
-
-Result<Line> read_line(const SideChannelState& state, const Session& session, std::string_view text) {
-  GRADTAP_LET(message, replica::parse_json_object(text, "message"));
-  Line line;
-  line.digest = sha256(text);
-  GRADTAP_LET(kind, json_text(message, "kind", "message"));
-  GRADTAP_LET(seq, json_uint(message, "seq", "message", kSeqMax));
-  GRADTAP_LET(rank, json_uint(message, "rank", "message", 65'535));
-  line.seq = seq;
-  if (rank != session.rank)
-    return fail(ErrorCode::kOutOfRange, "the message names another rank than its session", "message.rank",
-                std::to_string(session.rank), std::to_string(rank));
-  const JobId job = job_id(state.options.job_name);
-  if (kind == "step") {
-    GRADTAP_LET(step, replica::parse_step_message(message, state.attached.schema()));
-    schema::StepRecord record;
-    record.lineage = session.lineage;
-    record.step = step.step;
-    record.rank = session.rank;
-    record.seq = seq;
-    record.layout_id = step.layout_id;
-    record.interval_from = step.interval_begin;
-    record.interval_to = step.interval_end;
-    record.verdict = static_cast<schema::Verdict>(step.scalars.verdict);
-    record.json = to_bytes(text);
-    line.entry = storage::SideEntry{
-        storage::side_key(storage::SideKind::kStepMessage, job, session.lineage, step.step, session.rank),
-        schema::encode(record)};
-    if (session.rank == 0) line.step = std::make_shared<const replica::StepMessage>(std::move(step));
-  } else if (kind == "layout") {
-    GRADTAP_LET(body, replica::json_object(message, "layout", "message"));
-    GRADTAP_LET(layout, replica::parse_layout(*body, state.attached.schema()));
-    line.entry = storage::SideEntry{storage::side_key(storage::SideKind::kLayout, job, session.lineage) +
-                                        std::string(layout.id().begin(), layout.id().end()),
-                                    to_bytes(layout.canonical_json())};  // nothing else of the body, however deep it is
-    line.layout = std::make_shared<const replica::Layout>(std::move(layout));
-  } else if (kind == "dropped") {
-    GRADTAP_LET(steps, numbers(message, "steps"));
-    GRADTAP_LET(seqs, numbers(message, "seqs"));
-    line.dropped_seqs = std::move(seqs);
-    if (session.rank == 0) line.notice = ClientNotice{std::move(steps), false, {}};
-  } else if (kind != "reply") {
-    return fail(ErrorCode::kRequestMalformed, "the message is of an unknown kind", "message.kind",
-                "step, layout, dropped or reply", kind);
-  }
-  return line;
-}
-
-Result<std::vector<Line>> read_lines(const SideChannelState& state, const Session& session, std::string_view body) {
-  if (body.size() > state.options.limits.message_bytes_max)
-    return fail(ErrorCode::kRequestTooLarge, "the batch is too large", "messages",
-                std::to_string(state.options.limits.message_bytes_max), std::to_string(body.size()),
-                "send fewer messages");
-  std::vector<Line> lines;
-  while (!body.empty()) {
-    const std::size_t end = body.find('\n');
-    const std::string_view text = body.substr(0, end);
-    body.remove_prefix(end == std::string_view::npos ? body.size() : end + 1);
-    if (text.empty()) continue;
-    if (lines.size() == state.options.limits.message_lines_max)
-      return fail(ErrorCode::kRequestTooLarge, "the batch has too many messages", "messages",
-                  std::to_string(state.options.limits.message_lines_max), {}, "send fewer messages");
-    GRADTAP_LET(line, read_line(state, session, text));
-    lines.push_back(std::move(line));
-  }
-  return lines;
-}
-
 HttpAnswer messages_answer(const SideChannelState& state, const Session& session) {
   json requests = json::array();
   if (session.rank == 0)
@@ -555,15 +467,16 @@ caf::result<HttpAnswer> post(SideChannelPointer self, const MessagesPost& reques
   if (state.attached.state == AttachState::kRefused) return http_error(*state.attached.refusal, 409);
   if (!state.attached.plan) return busy_answer("the attach is not complete");
   if (!state.busy.insert(request.session).second) return busy_answer("another post of this session is being stored");
-  auto lines = read_lines(state, *session, request.body);
+  auto lines = read_message_batch(request.body, *session, job_id(state.options.job_name), state.attached.schema(),
+                                  state.options.limits);
   // Everything is tried on a copy: what cannot be stored was not received.
   auto next = std::make_shared<Session>(*session);
   Status done{};
-  auto fresh = std::make_shared<std::vector<Line>>();
+  auto fresh = std::make_shared<std::vector<BatchedMessage>>();
   if (!lines) {
     done = std::unexpected(lines.error());
   } else {
-    for (Line& line : *lines) {
+    for (BatchedMessage& line : *lines) {
       const auto verdict = state.sessions->accept(*next, line.seq, line.digest);
       if (!verdict) {
         done = std::unexpected(verdict.error());
@@ -580,7 +493,7 @@ caf::result<HttpAnswer> post(SideChannelPointer self, const MessagesPost& reques
     return http_error(done.error(), done.error().code == ErrorCode::kRequestMalformed ? 422 : 0);
   }
   std::vector<storage::SideEntry> entries;
-  for (Line& line : *fresh)
+  for (BatchedMessage& line : *fresh)
     if (line.entry) entries.push_back(std::move(*line.entry));
   auto promise = self->make_response_promise<HttpAnswer>();
   store_and_answer(
@@ -592,7 +505,7 @@ caf::result<HttpAnswer> post(SideChannelPointer self, const MessagesPost& reques
         if (live == nullptr) return busy_answer("the session ended");
         *live = *next;
         s.messages += fresh->size();
-        for (const Line& line : *fresh) {
+        for (const BatchedMessage& line : *fresh) {
           if (line.layout) {
             s.layouts_wanted.erase(to_hex(line.layout->id()));
             if (s.coordinator) self->send(s.coordinator, layout_atom_v, line.layout);
@@ -671,6 +584,9 @@ SideChannelActor::behavior_type side_channel(SideChannelPointer self, const Side
             ranks.push_back(
                 {{"rank", session.rank}, {"received_seq", session.received_seq}, {"duplicates", session.duplicates}});
         const json body = {{"state", attach_state_name(state.attached.state)},
+                           {"refusal", state.attached.refusal ? state.attached.refusal->text() : std::string()},
+                           {"chunks", state.attached.baseline ? state.attached.baseline->chunks() : 0},
+                           {"chunks_total", state.attached.baseline ? state.attached.baseline->total() : 0},
                            {"lineage", state.attached.lineage()},
                            {"sessions", state.sessions->size()},
                            {"ranks", ranks},

@@ -14,6 +14,7 @@
 
 #include "actors/interfaces.h"
 #include "actors/job_plan.h"
+#include "actors/message_batch.h"
 #include "actors/session_table.h"
 #include "common/clock.h"
 #include "common/event_ring.h"
@@ -21,11 +22,6 @@
 #include "replica/shard.h"
 
 namespace gradtap::actors {
-
-struct SideChannelLimits {
-  std::size_t message_lines_max = 64;
-  std::size_t message_bytes_max = std::size_t{1} << 20;
-};
 
 // A lineage that was read back from the store.
 struct RecoveredJob {
@@ -42,7 +38,7 @@ struct SideChannelOptions {
   std::vector<std::string> endpoints;  // rank order
   std::uint64_t shard_elements = 0;
   std::uint64_t publish_interval_steps = 1;
-  SideChannelLimits limits;
+  MessageLimits limits;
   KeeperActor keeper;
   std::shared_ptr<const Clock> clock;
   std::shared_ptr<Random> random;

@@ -587,6 +587,18 @@ TEST_CASE("state that nobody replays is named") {
   CHECK_FALSE(contains(rig.gap(GapReason::kUnknownState), "model.a"));
 }
 
+TEST_CASE("ports that cannot show every byte are named from the start") {
+  CoordinationConfig config;
+  config.coverage_hole = "1 of 4 chunks";
+  CoordinationRig rig(config);
+  const auto gaps = rig.core.gaps();
+  REQUIRE_FALSE(gaps.empty());
+  CHECK(gaps.front().reason == GapReason::kCoverageHole);
+  CHECK(gaps.front().evidence == "1 of 4 chunks");
+  CoordinationRig whole;
+  for (const Gap& gap : whole.core.gaps()) CHECK(gap.reason != GapReason::kCoverageHole);
+}
+
 TEST_CASE("a coordination that begins at a later version goes on from there") {
   CoordinationRig rig({}, nullptr, 7);
   rig.give_layout();
