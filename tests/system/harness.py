@@ -93,9 +93,7 @@ class Node:
         if limit is not None:
             # The driver locks a receive and a transmit ring for each queue.
             queues = 1
-            ring = 64
-            while ring * 2 * 2 * frame_bytes <= limit * 15 // 16:
-                ring *= 2
+            ring = max(64, limit * 15 // 16 // (2 * frame_bytes) // 64 * 64)
         checksum = tap.get("l4_checksum", "required" if self.rig.checksums else "offload")
         endpoints = ", ".join('"%s"' % rig.rank_address(i) for i in range(self.rig.ranks))
         return """[node]

@@ -57,6 +57,9 @@ def real_root():
         return False
 
 
+LIMITED_LINK_MBIT = 80  # of each rank, where RLIMIT_MEMLOCK keeps the capture rings small
+
+
 def memlock_bytes():
     """Bytes of AF_PACKET rings this process may lock; None when there is no limit."""
     if real_root():
@@ -196,6 +199,10 @@ class Rig:
         for i in range(self.ranks):
             self._link("p%d" % i, self.rank(i), "eth0", rank_address(i))
             self.run(self.switch, "tc", "qdisc", "add", "dev", "p%d" % i, "clsact")
+            if memlock_bytes() is not None:
+                # Rings of a few MiB hold some milliseconds of what these links can carry: slower links instead.
+                self.run(self.rank(i), "tc", "qdisc", "add", "dev", "eth0", "root", "tbf", "rate",
+                         "%dmbit" % LIMITED_LINK_MBIT, "burst", "32kb", "latency", "200ms")
         if self.mirror != "none":
             who, direction = self.mirror.split(":")
             ports = range(self.ranks) if who == "all" else [int(x) for x in who.split(",")]
