@@ -239,7 +239,7 @@ Status Node::Impl::start() {
   }
   GRADTAP_TRY(directory->set_endpoints(endpoints));
 
-  // Low wake-up latency and few threads: the ranks of a small rig share these cores (measured: facts on CAF).
+  // Low wake-up latency and few threads: the ranks of a small rig share these cores.
   caf_config.set("scheduler.policy", caf::atom("sharing"));
   caf_config.set("scheduler.max-threads", std::size_t{2});
   caf_config.set("scheduler.max-throughput", std::size_t{64});
