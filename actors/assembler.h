@@ -2,7 +2,7 @@
 //
 // Purpose: copies payload once to its place in the op, proves coverage, and cuts bound ops into contributions for the
 // shard owners. Which op comes here is ingress's guess (tag modulo the number of assemblers) and only spreads the load.
-// Threads: the scheduler's; one message at a time. Owns its window. Invariants: a lent burst is returned in the same
+// Threads: detached, one thread. Owns its window. Invariants: a lent burst is returned in the same
 // message that consumed it; only complete ops without conflict are ever handed on.
 #pragma once
 
