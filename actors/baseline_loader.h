@@ -11,11 +11,14 @@
 #include <string>
 #include <vector>
 
-#include "actors/job_plan.h"
 #include "common/bytes.h"
+#include "recovery/job_plan.h"
 #include "replica/shard.h"
 
 namespace gradtap::actors {
+
+using recovery::JobPlan;
+using recovery::JobPlanPtr;
 
 class BaselineLoader {
  public:

@@ -22,12 +22,12 @@
 
 #include <nlohmann/json.hpp>
 
-#include "actors/job_plan.h"
 #include "actors/messages.h"
 #include "common/clock.h"
 #include "common/gap_reason.h"
 #include "dataplane/binding.h"
 #include "dataplane/size_table.h"
+#include "recovery/job_plan.h"
 
 namespace gradtap::actors {
 

@@ -21,6 +21,8 @@
 #include "dataplane/decoder.h"
 #include "dataplane/op_window.h"
 #include "dataplane/port.h"
+#include "recovery/job_plan.h"
+#include "recovery/rebuild_shard.h"
 #include "replica/hyper.h"
 #include "replica/layout.h"
 #include "replica/shard.h"
@@ -28,6 +30,13 @@
 #include "storage/shard_store.h"
 
 namespace gradtap::actors {
+
+using recovery::JobPlan;
+using recovery::JobPlanPtr;
+using recovery::plan_from_attach;
+using recovery::plan_from_record;
+using recovery::read_message;
+using recovery::StepMessagePtr;
 
 // Answer to a status request: the actor's name and a JSON object.
 struct ActorStatus {
@@ -154,7 +163,6 @@ struct Durable {
 };
 
 // A step message of the authoritative rank, parsed and checked.
-using StepMessagePtr = std::shared_ptr<const replica::StepMessage>;
 using LayoutPtr = std::shared_ptr<const replica::Layout>;
 
 // What the client said about itself: steps that will never come, or that it has gone.

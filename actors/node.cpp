@@ -19,7 +19,6 @@
 #include "actors/recovery.h"
 #include "actors/shard_owner.h"
 #include "actors/side_channel.h"
-#include "actors/state_reader.h"
 #include "actors/supervisor.h"
 #include "common/clock.h"
 #include "common/event_ring.h"
@@ -27,6 +26,7 @@
 #include "dataplane/coverage_plan.h"
 #include "dataplane/dpdk/dpdk_port.h"
 #include "dataplane/gloo_ring.h"
+#include "recovery/state_reader.h"
 
 namespace gradtap::actors {
 
@@ -342,7 +342,9 @@ Status Node::Impl::start() {
   gate.side_channel = side_channel;
   gate.admin = admin;
   gate.events = events;
-  gate.state = [this](StepNumber step, bool optimizer) { return prepare_state(store, job.name, step, optimizer); };
+  gate.state = [this](StepNumber step, bool optimizer) {
+    return recovery::prepare_state(store, job.name, step, optimizer);
+  };
   auto opened = spawn_gateway(*system, std::move(gate));
   if (!opened) return std::unexpected(opened.error());
   gateway = std::move(*opened);

@@ -8,17 +8,13 @@
 #include <optional>
 #include <string>
 
-#include "actors/job_plan.h"
 #include "actors/side_channel.h"
 #include "common/error.h"
+#include "recovery/job_plan.h"
 #include "replica/shard.h"
 #include "storage/shard_store.h"
 
 namespace gradtap::actors {
-
-// The shard at `step`, from the newest full version at or before it and the log between.
-[[nodiscard]] Result<replica::Shard> rebuild_shard(const storage::ShardStore& store, const JobPlan& plan, ShardId shard,
-                                                   StepNumber step);
 
 // The newest lineage of the job whose baseline is durable, with everything its actors need; nothing if there is none.
 [[nodiscard]] Result<std::optional<RecoveredJob>> recover_job(const storage::ShardStore& store,

@@ -8,7 +8,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "actors/full_version.h"
+#include "recovery/full_version.h"
 
 namespace gradtap::actors {
 
@@ -95,7 +95,7 @@ void make_durable(OwnerPointer self, StepNumber step, bool with_log, std::vector
   record->commit.state_digest = state.digest;
   record->keep_alive = std::move(keep_alive);
   if (with_full) {
-    auto full = std::make_shared<const FullVersion>(shard_of(state));
+    auto full = std::make_shared<const recovery::FullVersion>(shard_of(state));
     record->commit.full = full->parts();
     record->keep_alive.push_back(full);
     state.full = step;

@@ -11,7 +11,7 @@
 #include <memory>
 
 #include "actors/interfaces.h"
-#include "actors/job_plan.h"
+#include "recovery/job_plan.h"
 #include "replica/shard.h"
 
 namespace gradtap::actors {

@@ -13,12 +13,12 @@
 #include <vector>
 
 #include "actors/interfaces.h"
-#include "actors/job_plan.h"
 #include "actors/message_batch.h"
 #include "actors/session_table.h"
 #include "common/clock.h"
 #include "common/event_ring.h"
 #include "common/random.h"
+#include "recovery/job_plan.h"
 #include "replica/shard.h"
 
 namespace gradtap::actors {

@@ -12,10 +12,10 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "actors/job_plan.h"
 #include "actors/messages.h"
 #include "common/random.h"
 #include "common/sha256.h"
+#include "recovery/job_plan.h"
 #include "replica/schema_json.h"
 
 namespace gradtap::actors::test {

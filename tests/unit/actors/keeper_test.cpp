@@ -45,7 +45,7 @@ struct KeeperRig {
       record->keep_alive.push_back(gradient);
     }
     if (full) {
-      auto copy = std::make_shared<const FullVersion>(*job.shards[id]);
+      auto copy = std::make_shared<const recovery::FullVersion>(*job.shards[id]);
       record->commit.full = copy->parts();
       record->keep_alive.push_back(copy);
     }

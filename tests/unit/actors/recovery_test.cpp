@@ -34,24 +34,24 @@ TEST_CASE("a full version is what the shard was, absent state included") {
   for (const json& optimizer : {test::sgd(), test::adamw()}) {
     StoredJob job(test::three_shards(optimizer));
     job.base(1);
-    auto read = read_full_version(*job.store, *job.plan, 1, 0);
+    auto read = recovery::read_full_version(*job.store, *job.plan, 1, 0);
     REQUIRE_MESSAGE(read, read.error().text());
     job.check_same(*read, 0);
     CHECK(read->piece_states()[0].present == 0);
     job.step(1, true, true);
-    read = read_full_version(*job.store, *job.plan, 1, 1);
+    read = recovery::read_full_version(*job.store, *job.plan, 1, 1);
     REQUIRE(read);
     job.check_same(*read, 1);
     CHECK(std::equal(read->piece_states().begin(), read->piece_states().end(), job.shards[1]->piece_states().begin()));
     CHECK(read->piece_states()[0].present != 0);
-    CHECK_FALSE(read_full_version(*job.store, *job.plan, 1, 2));
-    CHECK_FALSE(read_full_version(*job.store, *job.plan, 0, 0));
+    CHECK_FALSE(recovery::read_full_version(*job.store, *job.plan, 1, 2));
+    CHECK_FALSE(recovery::read_full_version(*job.store, *job.plan, 0, 0));
   }
 }
 
 TEST_CASE("a full version does not move with its shard") {
   StoredJob job(test::three_shards(test::sgd()));
-  const FullVersion copy(*job.shards[2]);
+  const recovery::FullVersion copy(*job.shards[2]);
   job.step(2, false);
   const auto parts = copy.parts();
   REQUIRE(parts.size() == 2);  // the parameter and the piece states: there is no momentum yet

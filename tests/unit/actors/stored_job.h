@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "actors/full_version.h"
+#include "recovery/full_version.h"
 #include "storage/shard_store.h"
 #include "tests/unit/actors/job_fixture.h"
 #include "tests/unit/storage/store_fixture.h"
@@ -110,7 +110,7 @@ struct StoredJob {
     entry.has_log = has_log;
     entry.log = std::move(log);
     entry.state_digest = digest;
-    const FullVersion copy(*shards[id]);
+    const recovery::FullVersion copy(*shards[id]);
     if (full) entry.full = copy.parts();
     commit.shards.push_back(entry);
     require_ok(store->commit(commit));

@@ -1,8 +1,8 @@
-#include "actors/full_version.h"
+#include "recovery/full_version.h"
 
 #include <fmt/format.h>
 
-namespace gradtap::actors {
+namespace gradtap::recovery {
 
 namespace {
 
@@ -84,4 +84,4 @@ Result<replica::Shard> read_full_version(const storage::ShardStore& store, const
   return shard;
 }
 
-}  // namespace gradtap::actors
+}  // namespace gradtap::recovery

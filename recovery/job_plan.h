@@ -15,7 +15,7 @@
 #include "replica/shard_map.h"
 #include "schema/record_codec.h"
 
-namespace gradtap::actors {
+namespace gradtap::recovery {
 
 struct JobPlan {
   JobId job{};
@@ -41,4 +41,4 @@ using JobPlanPtr = std::shared_ptr<const JobPlan>;
 // A plan whose baseline is durable, as the store holds it.
 [[nodiscard]] Result<JobPlan> plan_from_record(const schema::LineageRecord& record);
 
-}  // namespace gradtap::actors
+}  // namespace gradtap::recovery

@@ -1,4 +1,4 @@
-#include "actors/state_reader.h"
+#include "recovery/state_reader.h"
 
 #include <algorithm>
 #include <map>
@@ -8,12 +8,12 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "actors/recovery.h"
 #include "common/log.h"
+#include "recovery/rebuild_shard.h"
 #include "replica/digest.h"
 #include "replica/safetensors.h"
 
-namespace gradtap::actors {
+namespace gradtap::recovery {
 
 namespace {
 
@@ -200,4 +200,4 @@ Result<std::function<bool(const ByteSink&)>> prepare_state(std::shared_ptr<stora
   return [stream](const ByteSink& sink) { return write_stream(*stream, sink); };
 }
 
-}  // namespace gradtap::actors
+}  // namespace gradtap::recovery

@@ -9,14 +9,16 @@
 #include <functional>
 #include <memory>
 
-#include "actors/http_server.h"
 #include "common/error.h"
 #include "storage/shard_store.h"
 
-namespace gradtap::actors {
+namespace gradtap::recovery {
+
+// Writes a part of a stream; false when the reader has gone.
+using ByteSink = std::function<bool(const char* data, std::size_t count)>;
 
 [[nodiscard]] Result<std::function<bool(const ByteSink&)>> prepare_state(std::shared_ptr<storage::ShardStore> store,
                                                                          const std::string& job_name, StepNumber step,
                                                                          bool optimizer);
 
-}  // namespace gradtap::actors
+}  // namespace gradtap::recovery

@@ -1,4 +1,4 @@
-#include "actors/job_plan.h"
+#include "recovery/job_plan.h"
 
 #include <fmt/format.h>
 
@@ -7,7 +7,7 @@
 #include "replica/json_fields.h"
 #include "replica/schema_json.h"
 
-namespace gradtap::actors {
+namespace gradtap::recovery {
 
 namespace {
 constexpr std::size_t kExpectedSizesMax = 512;
@@ -77,4 +77,4 @@ Result<JobPlan> plan_from_record(const schema::LineageRecord& record) {
   return plan;
 }
 
-}  // namespace gradtap::actors
+}  // namespace gradtap::recovery

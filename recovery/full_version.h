@@ -10,12 +10,12 @@
 #include <memory>
 #include <vector>
 
-#include "actors/job_plan.h"
 #include "common/error.h"
+#include "recovery/job_plan.h"
 #include "replica/shard.h"
 #include "storage/shard_store.h"
 
-namespace gradtap::actors {
+namespace gradtap::recovery {
 
 class FullVersion {
  public:
@@ -31,4 +31,4 @@ class FullVersion {
 [[nodiscard]] Result<replica::Shard> read_full_version(const storage::ShardStore& store, const JobPlan& plan,
                                                        ShardId shard, StepNumber step);
 
-}  // namespace gradtap::actors
+}  // namespace gradtap::recovery
