@@ -1,12 +1,12 @@
-"""The rig: N rank namespaces, a switch that mirrors their ports, and a monitor namespace for the checkpoint node.
+"""The rig: N rank namespaces, a switch that mirrors their ports, and a monitor namespace for each checkpoint node.
 
-    rank i   eth0 10.77.0.(10+i)  <-- veth -->  p<i> |
-                                                     | br0 in the switch namespace
-    monitor  http0 10.77.0.100    <-- veth -->  h0   |
-    monitor  mon1 (no address)    <-- veth -->  mon0 <== tc mirror of the ports p<i>
+    rank i     eth0 10.77.0.(10+i)   <-- veth -->  p<i> |
+                                                        | br0 in the switch namespace
+    monitor k  http0 10.77.0.(100+k) <-- veth -->  h<k> |
+    monitor k  mon1 (no address)     <-- veth -->  mon<k> <== tc mirror of the ports p<i>
 
-Ranks reach the node's HTTP at 10.77.0.100 over the bridge; frames towards the ranks that enter at h0 are not
-mirrored. Every name carries the process id, so several rigs can coexist and what a killed test left is recognised
+Each monitor port carries the whole mirror. Ranks reach a node's HTTP, and nodes one another, over the bridge; frames
+that enter at h<k> are not mirrored. Every name carries the process id, so several rigs can coexist and what a killed test left is recognised
 and swept. Everything is removed on exit, exception, Ctrl-C and SIGTERM.
 
 Needs real root, or a user namespace made by `unshare -Urnm` (enter_privileged re-executes the program there).
@@ -29,7 +29,7 @@ NODE_ADDRESS = "10.77.0.100"
 UNREACHABLE_ADDRESS = "10.77.0.200"
 _INNER = "GRADTAP_RIG_USERNS"
 _HERE = os.path.dirname(os.path.abspath(__file__))
-_NAME = re.compile(r"^gt(\d+)-(sw|mon|r\d+)$")
+_NAME = re.compile(r"^gt(\d+)-(sw|mon\d*|r\d+)$")
 
 
 class RigError(RuntimeError):
@@ -40,6 +40,10 @@ def not_run(reason):
     """Ends the program the way the test runner understands as 'skipped, because'."""
     print("NOT RUN: " + reason, flush=True)
     sys.exit(NOT_RUN)
+
+
+def node_address(node):
+    return "10.77.0.%d" % (100 + node)
 
 
 def rank_address(rank):
@@ -143,8 +147,9 @@ class Rig:
     offload on, so captured TCP checksums are not filled in.
     """
 
-    def __init__(self, ranks=4, mtu=1500, mirror="all:in", queues=4, offload=False, checksums=True):
+    def __init__(self, ranks=4, mtu=1500, mirror="all:in", queues=4, offload=False, checksums=True, nodes=1):
         self.ranks = ranks
+        self.nodes = nodes
         self.mtu = mtu
         self.mirror = mirror
         self.queues = queues
@@ -152,13 +157,19 @@ class Rig:
         self.checksums = checksums
         self.prefix = "gt%d-" % os.getpid()
         self.switch = self.prefix + "sw"
-        self.monitor = self.prefix + "mon"
+        self.monitor = self.monitor_of(0)
         self._children = []
         self._handlers = {}
         self._loss_every = None
 
     def rank(self, i):
         return self.prefix + "r%d" % i
+
+    def monitor_of(self, node):
+        return self.prefix + ("mon%d" % node if node else "mon")
+
+    def _monitors(self):
+        return [self.monitor_of(k) for k in range(self.nodes)]
 
     # ---- life
 
@@ -178,7 +189,7 @@ class Rig:
 
     def _up(self):
         _sweep()
-        for name in [self.switch, self.monitor] + [self.rank(i) for i in range(self.ranks)]:
+        for name in [self.switch] + self._monitors() + [self.rank(i) for i in range(self.ranks)]:
             _run("ip", "netns", "add", name)
             self.run(name, "ip", "link", "set", "lo", "up")
             self.run(name, "sysctl", "-qw", "net.ipv6.conf.all.disable_ipv6=1",
@@ -187,15 +198,9 @@ class Rig:
         ip = lambda *a: self.run(self.switch, "ip", *a)
         ip("link", "add", "br0", "type", "bridge", "stp_state", "0", "forward_delay", "0", "mcast_snooping", "0")
         ip("link", "set", "br0", "mtu", mtu, "up")
-        queues = str(self.queues)
-        ip("link", "add", "mon0", "numtxqueues", queues, "numrxqueues", queues, "mtu", mtu, "type", "veth",
-           "peer", "name", "mon1", "netns", self.monitor, "numtxqueues", queues, "numrxqueues", queues, "mtu", mtu)
-        ip("link", "set", "mon0", "up")
-        # No ARP on the tap: it must never answer for the node's address.
-        self.run(self.monitor, "ip", "link", "set", "mon1", "arp", "off", "promisc", "on", "up")
-        self._offloads(self.switch, "mon0")
-        self._offloads(self.monitor, "mon1")
-        self._link("h0", self.monitor, "http0", NODE_ADDRESS)
+        for k in range(self.nodes):
+            self._monitor_port(k, ip, mtu)
+            self._link("h%d" % k, self.monitor_of(k), "http0", node_address(k))
         for i in range(self.ranks):
             self._link("p%d" % i, self.rank(i), "eth0", rank_address(i))
             self.run(self.switch, "tc", "qdisc", "add", "dev", "p%d" % i, "clsact")
@@ -210,8 +215,24 @@ class Rig:
             for i in ports:
                 for hook in hooks:
                     self.run(self.switch, "tc", "filter", "add", "dev", "p%d" % i, hook, "protocol", "all", "prio",
-                             "10", "u32", "match", "u32", "0", "0", "action", "mirred", "egress", "mirror", "dev",
-                             "mon0")
+                             "10", "u32", "match", "u32", "0", "0", *self._mirror_actions())
+
+    def _mirror_actions(self):
+        actions = []
+        for k in range(self.nodes):
+            actions += ["action", "mirred", "egress", "mirror", "dev", "mon%d" % k]
+            actions += ["pipe"] if k + 1 < self.nodes else []
+        return actions
+
+    def _monitor_port(self, k, ip, mtu):
+        queues, port, namespace = str(self.queues), "mon%d" % k, self.monitor_of(k)
+        ip("link", "add", port, "numtxqueues", queues, "numrxqueues", queues, "mtu", mtu, "type", "veth",
+           "peer", "name", "mon1", "netns", namespace, "numtxqueues", queues, "numrxqueues", queues, "mtu", mtu)
+        ip("link", "set", port, "up")
+        # No ARP on the tap: it must never answer for the node's address.
+        self.run(namespace, "ip", "link", "set", "mon1", "arp", "off", "promisc", "on", "up")
+        self._offloads(self.switch, port)
+        self._offloads(namespace, "mon1")
 
     def _link(self, port, namespace, device, address):
         mtu = str(self.mtu)
@@ -237,7 +258,7 @@ class Rig:
         try:
             for child in self._children:
                 kill_group(child)
-            for name in [self.rank(i) for i in range(self.ranks)] + [self.monitor, self.switch]:
+            for name in [self.rank(i) for i in range(self.ranks)] + self._monitors() + [self.switch]:
                 if name in _namespaces():
                     _delete_namespace(name)
         finally:
@@ -310,10 +331,10 @@ class Rig:
             return open(path + ".log").read()
         return stop
 
-    # ---- loss on the mirror only; the ranks' own traffic never passes mon0
+    # ---- loss on the mirror only; the ranks' own traffic never passes mon<k>
 
-    def mirror_loss(self, every, burst=1, seed=None):
-        """Drops `burst` of every `every` mirrored frames; with a seed value, at random with the same mean rate."""
+    def mirror_loss(self, every, burst=1, seed=None, node=0):
+        """Drops `burst` of every `every` frames mirrored to one node; with a seed value, at random with that rate."""
         if not real_root():
             raise RigError("loading the eBPF dropper needs real root")
         clang = _which("clang-19") or _which("clang")
@@ -326,20 +347,21 @@ class Rig:
             _run(clang, "-O2", "-g", "-target", "bpf", "-I/usr/include/" + (multiarch or "x86_64-linux-gnu"),
                  "-DEVERY=%d" % every, "-DBURST=%d" % burst, "-DAT_RANDOM=%d" % (seed is not None), "-c",
                  os.path.join(_HERE, "mirror_loss.bpf.c"), "-o", compiled)
-            self.run(self.switch, "tc", "qdisc", "replace", "dev", "mon0", "clsact", check=False)
-            self.run(self.switch, "tc", "filter", "add", "dev", "mon0", "egress", "bpf", "da", "obj", compiled,
+            port = "mon%d" % node
+            self.run(self.switch, "tc", "qdisc", "replace", "dev", port, "clsact", check=False)
+            self.run(self.switch, "tc", "filter", "add", "dev", port, "egress", "bpf", "da", "obj", compiled,
                      "sec", "tc")
         finally:
             shutil.rmtree(folder, ignore_errors=True)
 
-    def stop_mirror_loss(self):
-        self.run(self.switch, "tc", "filter", "del", "dev", "mon0", "egress", check=False)
+    def stop_mirror_loss(self, node=0):
+        self.run(self.switch, "tc", "filter", "del", "dev", "mon%d" % node, "egress", check=False)
 
-    def mirror_counts(self):
-        """(frames the mirror delivered to the tap, frames the dropper took)."""
-        text = self.run(self.monitor, "cat", "/proc/net/dev").stdout
+    def mirror_counts(self, node=0):
+        """(frames the mirror delivered to the node's tap, frames the dropper took)."""
+        text = self.run(self.monitor_of(node), "cat", "/proc/net/dev").stdout
         delivered = next(int(line.split(":")[1].split()[1]) for line in text.splitlines() if "mon1:" in line)
-        shown = self.run(self.switch, "tc", "-s", "qdisc", "show", "dev", "mon0", "clsact", check=False).stdout
+        shown = self.run(self.switch, "tc", "-s", "qdisc", "show", "dev", "mon%d" % node, "clsact", check=False).stdout
         match = re.search(r"dropped (\d+)", shown)
         return delivered, int(match.group(1)) if match else 0
 

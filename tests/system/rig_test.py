@@ -41,6 +41,7 @@ def send(r, frames, size):
 
 def tcp(r, namespace, listener_namespace, address):
     server = r.socket(listener_namespace)
+    server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     server.bind((address, 7700))
     server.listen(1)
     client = r.socket(namespace)
@@ -53,6 +54,31 @@ def tcp(r, namespace, listener_namespace, address):
     for s in (peer, client, server):
         s.close()
     return answer == b"x"
+
+
+def three_nodes():
+    """Every monitor port carries the whole mirror; nodes reach one another; loss is on one port alone."""
+    with rig.Rig(ranks=2, nodes=3) as r:
+        before = [r.mirror_counts(k)[0] for k in range(3)]
+        check(send(r, 5000, 1400) == 5000, "5000 frames reach rank 1 while three ports mirror")
+        time.sleep(0.3)
+        delivered = [r.mirror_counts(k)[0] - before[k] for k in range(3)]
+        check(all(5000 <= d <= 5020 for d in delivered), "each of three monitor ports got them all (%s)" % delivered)
+        for k in range(3):
+            check(tcp(r, r.rank(0), r.monitor_of(k), rig.node_address(k)), "a rank reaches node %d" % k)
+            other = (k + 1) % 3
+            check(tcp(r, r.monitor_of(k), r.monitor_of(other), rig.node_address(other)),
+                  "node %d reaches node %d" % (k, other))
+        if rig.real_root():
+            before = [r.mirror_counts(k)[0] for k in range(3)]
+            r.mirror_loss(every=10, node=1)
+            check(send(r, 1000, 100) == 1000, "the ranks' traffic is whole")
+            time.sleep(0.2)
+            counts = [r.mirror_counts(k) for k in range(3)]
+            lost = [1000 - (c[0] - b) for c, b in zip(counts, before)]
+            check(90 <= counts[1][1] <= 102 and lost[0] <= 0 and lost[2] <= 0,
+                  "loss on the port of node 1 only (%s missing)" % [max(0, n) for n in lost])
+    check(not any(n.startswith(r.prefix) for n in rig._namespaces()), "three monitor namespaces are gone")
 
 
 def main():
@@ -88,6 +114,7 @@ def main():
     except ZeroDivisionError:
         pass
     check(not any(n.startswith(r.prefix) for n in rig._namespaces()), "an exception leaves nothing behind")
+    three_nodes()
     # Ctrl-C in the middle of a rig, in a process of its own.
     code = ("import sys, time; sys.path.insert(0, %r); import rig\n"
             "with rig.Rig(ranks=2) as r:\n  print(r.prefix, flush=True)\n  time.sleep(60)\n"
