@@ -51,6 +51,7 @@ struct AssemblySection {
   std::uint64_t window_bytes = std::uint64_t{1} << 30;
   std::uint64_t window_ops = 4096;
   std::uint64_t limbo_bytes = std::uint64_t{64} << 20;
+  std::uint64_t retain_bytes = std::uint64_t{1} << 30;  // applied steps, for owners that are away
   std::uint64_t credits = 256;
   std::uint64_t credit_wait_ms = 20;
 };
@@ -73,6 +74,24 @@ struct SideChannelSection {
   std::uint64_t connections_max = 64;
   std::uint64_t request_timeout_ms = 10000;
   std::uint64_t messages_lines_max = 64;
+};
+
+struct ClusterSection {
+  std::string file;  // relative to the node's file; empty: this node alone
+};
+
+struct LinkSection {
+  std::uint64_t call_timeout_ms = 10000;
+  std::uint64_t chunk_bytes = std::uint64_t{256} << 10;
+  std::uint64_t credits = 64;
+  std::uint64_t connections_max = 4;
+  std::uint64_t answer_bytes_max = std::uint64_t{1} << 30;
+};
+
+struct ObjectsSection {
+  std::string directory;  // empty: nothing is published
+  std::uint64_t points_kept = 8;
+  std::uint64_t lease_timeout_ms = 600000;
 };
 
 struct LimitsSection {
@@ -100,6 +119,9 @@ struct NodeConfig {
   ReplicaSection replica;
   StoreSection store;
   SideChannelSection side_channel;
+  ClusterSection cluster;
+  LinkSection link;
+  ObjectsSection objects;
   LimitsSection limits;
   std::vector<JobSection> jobs;
 };

@@ -18,6 +18,7 @@ constexpr std::array<std::string_view, 4> kLevels = {"debug", "info", "warn", "e
 constexpr std::array<std::string_view, 3> kTapKinds = {"none", "af_packet", "pcap"};
 constexpr std::array<std::string_view, 2> kChecksums = {"required", "offload"};
 constexpr std::array<std::string_view, 1> kDtypes = {"float32"};
+constexpr std::array<std::string_view, 1> kSecurities = {"none"};
 
 #define GRADTAP_UINT(section, key, min, max)                                           \
   UintField<NodeConfig> {                                                              \
@@ -75,6 +76,8 @@ const std::vector<Row<NodeConfig>> kNodeRows = {
     {"assembly", "window_ops", "open ops at most", GRADTAP_UINT(assembly, window_ops, 16, 1048576)},
     {"assembly", "limbo_bytes", "bytes kept of ops whose place is not known yet",
      GRADTAP_UINT(assembly, limbo_bytes, 0, 64 * kGi)},
+    {"assembly", "retain_bytes", "bytes kept of applied steps for shard owners that are away",
+     GRADTAP_UINT(assembly, retain_bytes, 0, kTi)},
     {"assembly", "credits", "bursts in flight between an ingress and an assembler",
      GRADTAP_UINT(assembly, credits, 1, 65536)},
     {"assembly", "credit_wait_ms",
@@ -103,6 +106,24 @@ const std::vector<Row<NodeConfig>> kNodeRows = {
     {"side_channel", "messages_lines_max", "messages of one POST",
      GRADTAP_UINT(side_channel, messages_lines_max, 1, 4096)},
 
+    {"cluster", "file", "the cluster file, relative to this file; empty: a cluster of this node alone",
+     GRADTAP_TEXT(cluster, file, TextRule::kAny)},
+
+    {"link", "call_timeout_ms", "deadline of one request to a peer", GRADTAP_UINT(link, call_timeout_ms, 100, 600000)},
+    {"link", "chunk_bytes", "bytes of one chunk of an answer", GRADTAP_UINT(link, chunk_bytes, 4 * kKi, 4 * kMi)},
+    {"link", "credits", "chunks in flight on one connection", GRADTAP_UINT(link, credits, 1, 1024)},
+    {"link", "connections_max", "bulk connections with one peer, in each direction; more wait or are refused",
+     GRADTAP_UINT(link, connections_max, 1, 256)},
+    {"link", "answer_bytes_max", "largest answer of a peer that is taken",
+     GRADTAP_UINT(link, answer_bytes_max, kMi, kTi)},
+
+    {"objects", "directory", "directory that holds the recovery points; empty: nothing is published",
+     GRADTAP_TEXT(objects, directory, TextRule::kAny)},
+    {"objects", "points_kept", "newest recovery points kept, with what they need",
+     GRADTAP_UINT(objects, points_kept, 1, 100000)},
+    {"objects", "lease_timeout_ms", "a restore that has not renewed its lease for so long no longer keeps its point",
+     GRADTAP_UINT(objects, lease_timeout_ms, 1000, 86400000)},
+
     {"limits", "flows_max", "tracked flows of a queue; more are counted and ignored",
      GRADTAP_UINT(limits, flows_max, 16, 1048576)},
     {"limits", "layouts_max", "layouts remembered per lineage", GRADTAP_UINT(limits, layouts_max, 2, 65536)},
@@ -130,6 +151,44 @@ const std::vector<Row<JobSection>> kJobRows = {
                              +[](JobSection&) { return std::size_t{0}; }}},
 };
 
+#define GRADTAP_CLUSTER_UINT(key, min, max)                                         \
+  UintField<ClusterConfig> {                                                        \
+    +[](ClusterConfig& cluster) -> std::uint64_t& { return cluster.key; }, min, max \
+  }
+#define GRADTAP_MEMBER_TEXT(key, rule)                                      \
+  TextField<MemberSection> {                                                \
+    +[](MemberSection& member) -> std::string& { return member.key; }, rule \
+  }
+
+const std::vector<Row<ClusterConfig>> kClusterRows = {
+    {"", "security", "protection of what travels between nodes; none: the network is trusted, and status warns",
+     ChoiceField<ClusterConfig>{
+         kSecurities,
+         +[](ClusterConfig& cluster, std::size_t index) { cluster.security = std::string(kSecurities[index]); },
+         +[](ClusterConfig&) { return std::size_t{0}; }},
+     true},
+    {"", "replicas", "owners of every shard, each in a failure domain of its own",
+     GRADTAP_CLUSTER_UINT(replicas, 1, 8)},
+    {"", "degraded_durable", "a step counts as durable on fewer owners while one is away; status says so",
+     BoolField<ClusterConfig>{+[](ClusterConfig& cluster) -> bool& { return cluster.degraded_durable; }}},
+    {"", "heartbeat_ms", "pause between heartbeats of the control connection",
+     GRADTAP_CLUSTER_UINT(heartbeat_ms, 100, 60000)},
+    {"", "down_after_ms", "silence after which a node counts as down",
+     GRADTAP_CLUSTER_UINT(down_after_ms, 5000, 600000)},
+};
+
+const std::vector<Row<MemberSection>> kMemberRows = {
+    {"member", "name", "node.name of this node", GRADTAP_MEMBER_TEXT(name, TextRule::kName), true},
+    {"member", "link", "address:port on which it listens for its peers, and from which it reaches them",
+     GRADTAP_MEMBER_TEXT(link, TextRule::kAddressPort), true},
+    {"member", "http", "http://host:port of its side channel and status API",
+     GRADTAP_MEMBER_TEXT(http, TextRule::kHttp), true},
+    {"member", "domain", "failure domain: nodes that may die together share it",
+     GRADTAP_MEMBER_TEXT(domain, TextRule::kName), true},
+};
+
+#undef GRADTAP_CLUSTER_UINT
+#undef GRADTAP_MEMBER_TEXT
 #undef GRADTAP_UINT
 #undef GRADTAP_TEXT
 #undef GRADTAP_CHOICE
@@ -151,6 +210,8 @@ ConfigKeyInfo describe(const Row<Owner>& row, Owner& defaults) {
           info.type = "string";
           if (field.rule == TextRule::kName) info.range = "1 to 64 of A-Z a-z 0-9 . _ -";
           if (field.rule == TextRule::kHostPort) info.range = "host:port";
+          if (field.rule == TextRule::kAddressPort) info.range = "address:port";
+          if (field.rule == TextRule::kHttp) info.range = "http://host:port";
           info.default_value = fmt::format("\"{}\"", field.at(defaults));
         } else if constexpr (std::is_same_v<Field, ChoiceField<Owner>>) {
           info.type = "string";
@@ -178,6 +239,12 @@ std::span<const Row<NodeConfig>> node_rows() {
 std::span<const Row<JobSection>> job_rows() {
   return kJobRows;
 }
+std::span<const Row<ClusterConfig>> cluster_rows() {
+  return kClusterRows;
+}
+std::span<const Row<MemberSection>> member_rows() {
+  return kMemberRows;
+}
 
 }  // namespace config_detail
 
@@ -187,6 +254,15 @@ std::vector<ConfigKeyInfo> config_keys() {
   std::vector<ConfigKeyInfo> keys;
   for (const auto& row : config_detail::node_rows()) keys.push_back(config_detail::describe(row, node));
   for (const auto& row : config_detail::job_rows()) keys.push_back(config_detail::describe(row, job));
+  return keys;
+}
+
+std::vector<ConfigKeyInfo> cluster_config_keys() {
+  ClusterConfig cluster;
+  MemberSection member;
+  std::vector<ConfigKeyInfo> keys;
+  for (const auto& row : config_detail::cluster_rows()) keys.push_back(config_detail::describe(row, cluster));
+  for (const auto& row : config_detail::member_rows()) keys.push_back(config_detail::describe(row, member));
   return keys;
 }
 

@@ -1,5 +1,5 @@
-// The table behind NodeConfig: one row a key, with accessor, range, and meaning. Internal to config.cpp and
-// config_table.cpp.
+// The tables behind NodeConfig and ClusterConfig: one row a key, with accessor, range, and meaning. Internal to the
+// parsers.
 //
 // Constant data, any thread. A key that is not in a row does not exist: parser and documentation both walk these rows.
 #pragma once
@@ -10,6 +10,7 @@
 #include <variant>
 #include <vector>
 
+#include "common/cluster_config.h"
 #include "common/config.h"
 
 namespace gradtap::config_detail {
@@ -24,7 +25,7 @@ template <class Owner>
 struct BoolField {
   bool& (*at)(Owner&);
 };
-enum class TextRule : std::uint8_t { kAny, kNotEmpty, kName, kHostPort };
+enum class TextRule : std::uint8_t { kAny, kNotEmpty, kName, kHostPort, kAddressPort, kHttp };
 template <class Owner>
 struct TextField {
   std::string& (*at)(Owner&);
@@ -59,5 +60,7 @@ struct Row {
 
 [[nodiscard]] std::span<const Row<NodeConfig>> node_rows();
 [[nodiscard]] std::span<const Row<JobSection>> job_rows();
+[[nodiscard]] std::span<const Row<ClusterConfig>> cluster_rows();  // of the cluster file; section "" is its top
+[[nodiscard]] std::span<const Row<MemberSection>> member_rows();
 
 }  // namespace gradtap::config_detail

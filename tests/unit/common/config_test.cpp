@@ -8,6 +8,7 @@
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 
+#include "common/cluster_config.h"
 #include "tests/test_files.h"
 
 using namespace gradtap;
@@ -153,11 +154,14 @@ TEST_CASE("host and port") {
 TEST_CASE("docs/configuration.md lists every key as the parser knows it") {
   const std::string page = read_text(GRADTAP_SOURCE_DIR "/docs/configuration.md");
   std::set<std::string> expected;
-  for (const ConfigKeyInfo& key : config_keys()) {
-    const std::string row = fmt::format("| `{}.{}` | {} | {} | `{}` | {} |", key.section, key.key, key.type, key.range,
-                                        key.default_value, key.meaning);
+  std::vector<ConfigKeyInfo> keys = config_keys();
+  for (ConfigKeyInfo& key : cluster_config_keys()) keys.push_back(std::move(key));
+  for (const ConfigKeyInfo& key : keys) {
+    const std::string name = key.section.empty() ? key.key : fmt::format("{}.{}", key.section, key.key);
+    const std::string row =
+        fmt::format("| `{}` | {} | {} | `{}` | {} |", name, key.type, key.range, key.default_value, key.meaning);
     CHECK_MESSAGE(page.find("\n" + row + "\n") != std::string::npos, "not in docs/configuration.md:\n", row);
-    expected.insert(fmt::format("| `{}.{}` ", key.section, key.key));
+    expected.insert(fmt::format("| `{}` ", name));
   }
   std::size_t rows = 0;
   for (std::size_t at = page.find("\n| `"); at != std::string::npos; at = page.find("\n| `", at + 1)) {
