@@ -1,4 +1,5 @@
-"""Drives one node and one training job over a rig, and compares what the node holds with what the trainer has.
+"""Drives a node and training jobs over a rig, and compares what the node holds with what the trainer has. A cluster of
+nodes is driven by cluster.py, on top of this.
 
 Every wait has a deadline and names what it waits for. Logs, configuration and captures of a failed case are kept in
 build/test-logs/system/CASE (or a temporary folder, where that cannot be written); those of a passed case are removed.
@@ -72,24 +73,29 @@ def case_folder(case):
 
 
 class Node:
-    """gradtapd in the monitor namespace."""
+    """gradtapd in a monitor namespace. number, sections and job_keys are for nodes of a cluster."""
 
-    def __init__(self, r, folder, job="demo", shard_elements=1 << 17, full_every_steps=16, **tap):
+    def __init__(self, r, folder, job="demo", shard_elements=1 << 17, full_every_steps=16, number=None, sections="",
+                 job_keys="", **tap):
         self.rig = r
         self.folder = folder
         self.job = job
-        self.data = os.path.join(folder, "node")
-        self.config = os.path.join(folder, "node.toml")
-        self.log_path = os.path.join(folder, "node.log")
+        self.number = number or 0
+        self.name = "tap%d" % self.number
+        self.monitor = r.monitor_of(self.number)
+        title = "node" if number is None else "node%d" % number
+        self.data = os.path.join(folder, title)
+        self.config = os.path.join(folder, title + ".toml")
+        self.log_path = os.path.join(folder, title + ".log")
         self.child = None
         with open(self.config, "w") as f:
-            f.write(self._toml(shard_elements, full_every_steps, tap))
+            f.write(self._toml(shard_elements, full_every_steps, tap) + job_keys + sections)
 
     def _toml(self, shard_elements, full_every_steps, tap):
         frame_bytes = 2048 if self.rig.mtu <= 1900 else 16384
         queues = tap.get("queues", 2)
         ring = tap.get("ring_frames", 32768 if frame_bytes == 2048 else 4096)
-        limit = rig.memlock_bytes()
+        limit = self.rig_limit()
         if limit is not None:
             # The driver locks a receive and a transmit ring for each queue.
             queues = 1
@@ -97,7 +103,7 @@ class Node:
         checksum = tap.get("l4_checksum", "required" if self.rig.checksums else "offload")
         endpoints = ", ".join('"%s"' % rig.rank_address(i) for i in range(self.rig.ranks))
         return """[node]
-name = "tap0"
+name = "%s"
 data_dir = "%s"
 listen = "0.0.0.0:7700"
 
@@ -118,20 +124,27 @@ full_every_steps = %d
 [[job]]
 name = "%s"
 endpoints = [%s]
-""" % (self.data, queues, frame_bytes, ring, checksum, shard_elements, full_every_steps, self.job, endpoints)
+""" % (self.name, self.data, queues, frame_bytes, ring, checksum, shard_elements, full_every_steps, self.job, endpoints)
+
+    def rig_limit(self):
+        """Bytes of rings this node may lock: the limit is the user's, so the nodes of a rig share it."""
+        limit = rig.memlock_bytes()
+        return None if limit is None else limit // self.rig.nodes
 
     # ---- life
 
-    def start(self, kill_point=None, seconds=30):
+    def start(self, kill_point=None, seconds=30, wait=True):
         environment = dict(os.environ, RUNTIME_DIRECTORY=self.folder)
         if kill_point:
             environment["GRADTAP_KILL_POINT"] = kill_point
         with open(self.log_path, "a") as log:
             log.write("---- start%s\n" % (" with kill point " + kill_point if kill_point else ""))
             log.flush()
-            self.child = self.rig.start(self.rig.monitor, os.path.join(BIN, "gradtapd"), "--config", self.config,
+            self.child = self.rig.start(self.monitor, os.path.join(BIN, "gradtapd"), "--config", self.config,
                                         stdout=log, stderr=subprocess.STDOUT, env=environment)
+        return self.wait_ready(seconds) if wait else self
 
+    def wait_ready(self, seconds=30):
         def ready():
             require(self.child.poll() is None, "gradtapd ended with code %s while starting: %s"
                     % (self.child.poll(), self.last_words()))
@@ -166,7 +179,7 @@ endpoints = [%s]
         """The JSON answer, or None when the node does not answer and quiet is set."""
         connection = http.client.HTTPConnection("127.0.0.1", 7700, timeout=seconds)
         try:
-            connection.sock = self.rig.socket(self.rig.monitor)
+            connection.sock = self.rig.socket(self.monitor)
             connection.sock.settimeout(seconds)
             connection.sock.connect(("127.0.0.1", 7700))
             connection.request("GET", path)
@@ -210,7 +223,7 @@ endpoints = [%s]
         return self.get("/v1/jobs/%s/shards" % self.job)["shards"]
 
     def cli(self, *arguments, seconds=120):
-        command = self.rig.command(self.rig.monitor, os.path.join(BIN, "gradtap"), *arguments)
+        command = self.rig.command(self.monitor, os.path.join(BIN, "gradtap"), *arguments)
         done = subprocess.run(command, capture_output=True, text=True, timeout=seconds)
         require(done.returncode == 0, "gradtap %s: exit code %d: %s"
                 % (" ".join(arguments), done.returncode, (done.stderr or done.stdout).strip()[-500:]))
@@ -244,26 +257,35 @@ def check_order(numbers):
 
 
 class Job:
-    """The ranks of one training job."""
+    """The ranks of one training job.
 
-    def __init__(self, r, folder, arguments, attach=ENDPOINT, job="demo", name="train"):
+    beside=True runs them all in the namespace of rank 0 over its loopback: the same arithmetic, out of the mirror's
+    sight. port is that of the process group: two jobs at a time need two.
+    """
+
+    def __init__(self, r, folder, arguments, attach=ENDPOINT, job="demo", name="train", beside=False, port=29500):
         self.rig = r
+        self.name = name
         self.out = os.path.join(folder, name)
         os.makedirs(self.out, exist_ok=True)
-        self.arguments = [str(a) for a in arguments]
+        self.beside = beside
+        self.arguments = [str(a) for a in arguments] + ["--port", str(port)]
         if attach:
             self.arguments += ["--attach", attach, "--job", job]
+        if beside:
+            self.arguments += ["--address", "127.0.0.1"]
         self.children = []
 
     def start(self):
-        environment = dict(os.environ, GLOO_SOCKET_IFNAME="eth0", OMP_NUM_THREADS="1", PYTHONDONTWRITEBYTECODE="1")
+        environment = dict(os.environ, GLOO_SOCKET_IFNAME="lo" if self.beside else "eth0", OMP_NUM_THREADS="1",
+                           PYTHONDONTWRITEBYTECODE="1", PATH=BIN + ":" + os.environ.get("PATH", ""))
         for name in ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY", "all_proxy", "ALL_PROXY"):
             environment.pop(name, None)
         for i in range(self.rig.ranks):
             with open(os.path.join(self.out, "rank%d.log" % i), "w") as log:
                 self.children.append(self.rig.start(
-                    self.rig.rank(i), PYTHON, os.path.join(ROOT, "tests", "system", "train.py"), "--rank", str(i),
-                    "--world", str(self.rig.ranks), "--out", self.out, *self.arguments, stdout=log,
+                    self.rig.rank(0 if self.beside else i), PYTHON, os.path.join(ROOT, "tests", "system", "train.py"),
+                    "--rank", str(i), "--world", str(self.rig.ranks), "--out", self.out, *self.arguments, stdout=log,
                     stderr=subprocess.STDOUT, env=environment))
         return self
 
@@ -293,8 +315,49 @@ class Job:
                 require("Traceback" not in f.read(), "rank %d printed an exception: %s" % (i, self.last_words(i)))
 
     def kill(self):
+        """SIGKILL to every rank at once."""
+        for child in self.children:
+            if child.poll() is None:
+                with contextlib.suppress(OSError):
+                    os.killpg(child.pid, signal.SIGKILL)
         for child in self.children:
             rig.kill_group(child)
+
+    def committed(self, i=0):
+        """The last step that rank i has committed; 0 before the first."""
+        try:
+            with open(os.path.join(self.out, "steps.%d" % i)) as f:
+                lines = [line for line in f if line.endswith("\n")]
+        except OSError:
+            return 0
+        return int(lines[-1]) if lines else 0
+
+    def died(self):
+        """True when a rank has killed itself at the place of --die-at."""
+        return any(os.path.exists(os.path.join(self.out, "died.%d" % i)) for i in range(self.rig.ranks))
+
+    def log(self, i=0):
+        try:
+            with open(os.path.join(self.out, "rank%d.log" % i), errors="replace") as f:
+                return f.read()
+        except OSError:
+            return ""
+
+    def restored_step(self, i=0):
+        """The step of the point that rank i was restored to, or None before it says so."""
+        for line in self.log(i).splitlines():
+            if line.startswith("restored: step "):
+                return int(line.split()[2])
+        return None
+
+    def tensor_digests(self):
+        """step -> {name: SHA-256}, from a job with --tensor-digests."""
+        with open(os.path.join(self.out, "tensors.jsonl")) as f:
+            return {r["step"]: r["tensors"] for r in (json.loads(line) for line in f if line.endswith("\n"))}
+
+    def ending(self, i=0):
+        with open(os.path.join(self.out, "end%d.json" % i)) as f:
+            return json.load(f)
 
     def last_words(self, i, count=4):
         with open(os.path.join(self.out, "rank%d.log" % i), errors="replace") as f:
@@ -393,6 +456,33 @@ def compare_roots(node, job, last, first=1):
         require(roots[step] == records[step]["root"], "step %d: the replica's root is %s, the trainer's %s"
                 % (step, roots[step], records[step]["root"]))
     return last - first + 1
+
+
+def compare_endings(one, other):
+    """Everything every rank of two jobs has at the end; returns {part: how many values were equal}."""
+    counts = {}
+    for i in range(one.rig.ranks):
+        mine, theirs = one.ending(i), other.ending(i)
+        require(mine.keys() == theirs.keys(), "rank %d: %s against %s" % (i, sorted(mine), sorted(theirs)))
+        for part in mine:
+            names = sorted(set(mine[part]) | set(theirs[part]))
+            wrong = [n for n in names if mine[part].get(n) != theirs[part].get(n)]
+            require(not wrong, "rank %d: %d of %d %s differ, first %s: %s in %s, %s in %s"
+                    % (i, len(wrong), len(names), part, wrong[0] if wrong else "", mine[part].get((wrong or [0])[0]),
+                       one.name, theirs[part].get((wrong or [0])[0]), other.name))
+            counts[part] = counts.get(part, 0) + len(names)
+    return counts
+
+
+def compare_histories(restarted, whole):
+    """The state root after each step that the restarted job has made; returns how many."""
+    mine, theirs = restarted.records(), whole.records()
+    require(len(mine) > 1, "the restarted job wrote no roots")
+    for step in sorted(mine):
+        require(step in theirs, "the uninterrupted job has no step %d" % step)
+        require(mine[step]["root"] == theirs[step]["root"], "step %d: the restarted job's root is %s, the "
+                "uninterrupted one's %s" % (step, mine[step]["root"], theirs[step]["root"]))
+    return len(mine)
 
 
 def live_case(case, ranks=4, mtu=1500, steps=30, arguments=(), seconds=300, buckets=None, settle=60, **tap):

@@ -61,7 +61,7 @@ class AgainstTheTrainerPackage(unittest.TestCase):
         import torch
         sys.path.insert(0, os.path.join(harness.ROOT, "trainer"))
         from gradtap.digest import StateDigest
-        from train import State
+        from train_state import State
         torch.manual_seed(4)
         for optimizer, amsgrad in (("sgd", False), ("adamw", True)):
             model = torch.nn.Sequential(torch.nn.Linear(300, 260), torch.nn.Linear(260, 3))
