@@ -94,6 +94,20 @@ std::string_view error_name(ErrorCode code) {
       return "STORE_FULL";
     case ErrorCode::kStoreLocked:
       return "STORE_LOCKED";
+    case ErrorCode::kObjectMissing:
+      return "OBJECT_MISSING";
+    case ErrorCode::kObjectConflict:
+      return "OBJECT_CONFLICT";
+    case ErrorCode::kObjectStore:
+      return "OBJECT_STORE";
+    case ErrorCode::kObjectCorrupt:
+      return "OBJECT_CORRUPT";
+    case ErrorCode::kObjectForeign:
+      return "OBJECT_FOREIGN";
+    case ErrorCode::kPointNone:
+      return "POINT_NONE";
+    case ErrorCode::kStoreNotShared:
+      return "STORE_NOT_SHARED";
     case ErrorCode::kRequestMalformed:
       return "REQUEST_MALFORMED";
     case ErrorCode::kRequestTooLarge:
@@ -118,6 +132,10 @@ std::string_view error_name(ErrorCode code) {
       return "TIMEOUT";
     case ErrorCode::kUnsupported:
       return "UNSUPPORTED";
+    case ErrorCode::kPeerMalformed:
+      return "PEER_MALFORMED";
+    case ErrorCode::kPeerRefused:
+      return "PEER_REFUSED";
   }
   return "UNKNOWN_CODE";
 }

@@ -64,6 +64,13 @@ enum class ErrorCode : std::uint16_t {
   kStoreFormat = 405,
   kStoreFull = 406,
   kStoreLocked = 407,
+  kObjectMissing = 420,
+  kObjectConflict = 421,
+  kObjectStore = 422,
+  kObjectCorrupt = 423,
+  kObjectForeign = 424,
+  kPointNone = 425,
+  kStoreNotShared = 426,
   // actors and side channel
   kRequestMalformed = 500,
   kRequestTooLarge = 501,
@@ -77,6 +84,9 @@ enum class ErrorCode : std::uint16_t {
   kPeerUnreachable = 509,
   kTimeout = 510,
   kUnsupported = 511,
+  // node link
+  kPeerMalformed = 520,
+  kPeerRefused = 521,
 };
 
 struct Error {

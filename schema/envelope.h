@@ -15,7 +15,15 @@
 
 namespace gradtap::schema {
 
-enum class RecordType : std::uint16_t { kRaw = 0, kLineage = 1, kStep = 2, kMark = 3 };
+enum class RecordType : std::uint16_t {
+  kRaw = 0,
+  kLineage = 1,
+  kStep = 2,
+  kMark = 3,
+  kLineageClaim = 4,
+  kPoint = 5,
+  kSideState = 6,
+};
 
 inline constexpr std::uint16_t kRecordFormat = 1;  // the newest format this build reads and writes
 inline constexpr std::size_t kEnvelopeBytes = 24;

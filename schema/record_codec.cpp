@@ -1,97 +1,12 @@
 #include "schema/record_codec.h"
 
-#include <array>
-#include <cstring>
-#include <exception>
-
-#include <capnp/message.h>
-#include <capnp/serialize.h>
-#include <fmt/format.h>
-#include <kj/exception.h>
 #include <schema/record.capnp.h>
 
+#include "schema/sealed_message.h"
+
 namespace gradtap::schema {
-namespace {
 
-template <std::size_t N>
-kj::ArrayPtr<const kj::byte> data(const std::array<std::uint8_t, N>& bytes) {
-  return {bytes.data(), bytes.size()};
-}
-
-kj::ArrayPtr<const kj::byte> data(const std::vector<std::uint8_t>& bytes) {
-  return {bytes.data(), bytes.size()};
-}
-
-kj::StringPtr text(const std::string& value) {
-  return {value.c_str(), value.size()};
-}
-
-template <class Builder>
-void fill(Builder list, const std::vector<std::string>& values) {
-  for (unsigned i = 0; i < values.size(); ++i) list.set(i, text(values[i]));
-}
-
-std::vector<std::uint8_t> sealed(RecordType type, capnp::MessageBuilder& message) {
-  const kj::Array<capnp::word> words = capnp::messageToFlatArray(message);
-  const auto bytes = words.asBytes();
-  return seal(type, {bytes.begin(), bytes.size()});
-}
-
-std::unexpected<Error> malformed(std::string_view what, std::string_view actual) {
-  return fail(ErrorCode::kStoreCorrupt, "record is malformed", std::string(what), {}, std::string(actual));
-}
-
-// The one place that touches hostile Cap'n Proto: aligned copy, bounded traversal, no exception beyond it.
-template <class Struct, class Record, class Read>
-Result<Record> decoded(RecordType type, ByteSpan bytes, Read read) {
-  const Result<ByteSpan> payload = unseal(type, bytes);
-  if (!payload) return std::unexpected<Error>(payload.error());
-  if (payload->size() > kRecordBytesMax)
-    return fail(ErrorCode::kLimitReached, "record is too large", {}, fmt::format("at most {} bytes", kRecordBytesMax),
-                fmt::format("{} bytes", payload->size()));
-  if (payload->size() % sizeof(capnp::word) != 0) return malformed("length", "not a multiple of 8 bytes");
-  try {
-    const std::size_t words = payload->size() / sizeof(capnp::word);
-    kj::Array<capnp::word> aligned = kj::heapArray<capnp::word>(words);
-    if (words > 0) std::memcpy(aligned.begin(), payload->data(), payload->size());
-    capnp::ReaderOptions options;
-    options.traversalLimitInWords = words * 2 + 1024;
-    options.nestingLimit = 8;
-    capnp::FlatArrayMessageReader reader(aligned, options);
-    Record record;
-    if (const std::string_view wrong = read(reader.getRoot<Struct>(), record); !wrong.empty())
-      return malformed(wrong, "impossible value");
-    return record;
-  } catch (const kj::Exception& exception) {
-    return malformed("message", exception.getDescription().cStr());
-  } catch (const std::exception& exception) {
-    return malformed("message", exception.what());
-  }
-}
-
-template <std::size_t N>
-bool copy_exact(capnp::Data::Reader from, std::array<std::uint8_t, N>& to) {
-  if (from.size() != N) return false;
-  std::memcpy(to.data(), from.begin(), N);
-  return true;
-}
-
-std::string str(capnp::Text::Reader value) {
-  return {value.begin(), value.size()};
-}
-
-template <class List>
-std::vector<std::string> strings(List list) {
-  std::vector<std::string> out;
-  for (auto value : list) out.push_back(str(value));
-  return out;
-}
-
-std::vector<std::uint8_t> bytes_of(capnp::Data::Reader value) {
-  return {value.begin(), value.end()};
-}
-
-}  // namespace
+using namespace sealed_message;
 
 std::vector<std::uint8_t> encode(const LineageRecord& record) {
   capnp::MallocMessageBuilder message;
@@ -152,7 +67,8 @@ std::vector<std::uint8_t> encode(const MarkRecord& record) {
 
 Result<LineageRecord> decode_lineage(ByteSpan bytes) {
   return decoded<wire::Lineage, LineageRecord>(
-      RecordType::kLineage, bytes, [](wire::Lineage::Reader root, LineageRecord& record) -> std::string_view {
+      RecordType::kLineage, bytes, kRecordBytesMax,
+      [](wire::Lineage::Reader root, LineageRecord& record) -> std::string_view {
         if (!copy_exact(root.getJob(), record.job)) return "job";
         record.job_name = str(root.getJobName());
         record.lineage = root.getLineage();
@@ -180,7 +96,7 @@ Result<LineageRecord> decode_lineage(ByteSpan bytes) {
 
 Result<StepRecord> decode_step(ByteSpan bytes) {
   return decoded<wire::Step, StepRecord>(
-      RecordType::kStep, bytes, [](wire::Step::Reader root, StepRecord& record) -> std::string_view {
+      RecordType::kStep, bytes, kRecordBytesMax, [](wire::Step::Reader root, StepRecord& record) -> std::string_view {
         record.lineage = root.getLineage();
         record.step = root.getStep();
         record.rank = root.getRank();
@@ -199,7 +115,7 @@ Result<StepRecord> decode_step(ByteSpan bytes) {
 
 Result<MarkRecord> decode_mark(ByteSpan bytes) {
   return decoded<wire::Mark, MarkRecord>(
-      RecordType::kMark, bytes, [](wire::Mark::Reader root, MarkRecord& record) -> std::string_view {
+      RecordType::kMark, bytes, kRecordBytesMax, [](wire::Mark::Reader root, MarkRecord& record) -> std::string_view {
         if (!copy_exact(root.getJob(), record.job)) return "job";
         record.lineage = root.getLineage();
         if (record.lineage == 0) return "lineage";

@@ -19,8 +19,8 @@ EnvironmentKillPoints::EnvironmentKillPoints() {
 }
 
 void EnvironmentKillPoints::reached(std::string_view name) {
-  if (countdown_ == 0 || name != name_) return;
-  if (--countdown_ == 0) ::kill(::getpid(), SIGKILL);
+  if (name != name_ || countdown_.load() == 0) return;
+  if (countdown_.fetch_sub(1) == 1) ::kill(::getpid(), SIGKILL);
 }
 
 }  // namespace gradtap::storage

@@ -2,9 +2,12 @@
 //
 // The store calls reached(name); the default does nothing. EnvironmentKillPoints sends SIGKILL to its own process when
 // GRADTAP_KILL_POINT is "name" or "name:n" (n-th time, from 1). Names: store.after_stage, store.after_ingest,
-// store.after_mark, store.retain.after_mark. Called on the store's owner thread.
+// store.after_mark, store.retain.after_mark (on the store's owner thread); point.after_upload (objects of a point are
+// up, its record is not), point.after_link (the record's name exists, nothing is announced), point.after_announce (on
+// whichever thread publishes). reached() may be called from any thread.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -15,6 +18,9 @@ inline constexpr std::string_view kAfterStage = "store.after_stage";
 inline constexpr std::string_view kAfterIngest = "store.after_ingest";
 inline constexpr std::string_view kAfterMark = "store.after_mark";
 inline constexpr std::string_view kRetainAfterMark = "store.retain.after_mark";
+inline constexpr std::string_view kPointAfterUpload = "point.after_upload";
+inline constexpr std::string_view kPointAfterLink = "point.after_link";
+inline constexpr std::string_view kPointAfterAnnounce = "point.after_announce";
 
 class KillPoints {
  public:
@@ -29,7 +35,7 @@ class EnvironmentKillPoints final : public KillPoints {
 
  private:
   std::string name_;
-  std::uint64_t countdown_ = 0;
+  std::atomic<std::uint64_t> countdown_ = 0;
 };
 
 }  // namespace gradtap::storage
