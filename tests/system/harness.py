@@ -133,8 +133,10 @@ endpoints = [%s]
 
     # ---- life
 
-    def start(self, kill_point=None, seconds=30, wait=True):
-        environment = dict(os.environ, RUNTIME_DIRECTORY=self.folder)
+    def start(self, kill_point=None, seconds=30, wait=True, more=None):
+        runtime = self.data + "-run"  # of this node alone: the packet library keeps its files there
+        os.makedirs(runtime, exist_ok=True)
+        environment = dict(os.environ, RUNTIME_DIRECTORY=runtime, **(more or {}))
         if kill_point:
             environment["GRADTAP_KILL_POINT"] = kill_point
         with open(self.log_path, "a") as log:
@@ -263,12 +265,14 @@ class Job:
     sight. port is that of the process group: two jobs at a time need two.
     """
 
-    def __init__(self, r, folder, arguments, attach=ENDPOINT, job="demo", name="train", beside=False, port=29500):
+    def __init__(self, r, folder, arguments, attach=ENDPOINT, job="demo", name="train", beside=False, port=29500,
+                 nice=0):
         self.rig = r
         self.name = name
         self.out = os.path.join(folder, name)
         os.makedirs(self.out, exist_ok=True)
         self.beside = beside
+        self.nice = ["nice", "-n", str(nice)] if nice else []
         self.arguments = [str(a) for a in arguments] + ["--port", str(port)]
         if attach:
             self.arguments += ["--attach", attach, "--job", job]
@@ -284,9 +288,9 @@ class Job:
         for i in range(self.rig.ranks):
             with open(os.path.join(self.out, "rank%d.log" % i), "w") as log:
                 self.children.append(self.rig.start(
-                    self.rig.rank(0 if self.beside else i), PYTHON, os.path.join(ROOT, "tests", "system", "train.py"),
-                    "--rank", str(i), "--world", str(self.rig.ranks), "--out", self.out, *self.arguments, stdout=log,
-                    stderr=subprocess.STDOUT, env=environment))
+                    self.rig.rank(0 if self.beside else i), *self.nice, PYTHON,
+                    os.path.join(ROOT, "tests", "system", "train.py"), "--rank", str(i), "--world", str(self.rig.ranks),
+                    "--out", self.out, *self.arguments, stdout=log, stderr=subprocess.STDOUT, env=environment))
         return self
 
     def running(self):
