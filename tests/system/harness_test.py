@@ -5,13 +5,16 @@ import hashlib
 import json
 import os
 import struct
+import subprocess
 import sys
 import tempfile
 import unittest
 
 import numpy as np
 
+import cluster
 import harness
+import publish_faults
 import state_root
 
 MASK = (1 << 64) - 1
@@ -138,6 +141,103 @@ class Compare(unittest.TestCase):
     def test_a_wait_names_what_it_waited_for(self):
         with self.assertRaisesRegex(harness.Failed, "waited 0.1 s for rain"):
             harness.wait_until("rain", 0.1, lambda: False, pause=0.02)
+
+
+class Endings(unittest.TestCase):
+    """Two jobs of two ranks each, as files that the ranks would have written."""
+
+    def setUp(self):
+        self.folder = tempfile.TemporaryDirectory()
+        self.addCleanup(self.folder.cleanup)
+        self.whole = {"tensors": {"a": "11", "a#exp_avg": "22"}, "generators": {"python": "33"}, "step": {"step": 9}}
+
+    def job(self, name, endings, roots=()):
+        job = argparse.Namespace(rig=argparse.Namespace(ranks=2), name=name, out=os.path.join(self.folder.name, name))
+        os.makedirs(job.out)
+        for i, ending in enumerate(endings):
+            with open(os.path.join(job.out, "end%d.json" % i), "w") as f:
+                json.dump(ending, f)
+        job.ending = lambda i: harness.Job.ending(job, i)
+        job.records = lambda: {step: {"root": root} for step, root in roots}
+        return job
+
+    def test_equal_endings_are_counted(self):
+        one, other = self.job("one", [self.whole] * 2), self.job("other", [self.whole] * 2)
+        self.assertEqual(harness.compare_endings(one, other), {"tensors": 4, "generators": 2, "step": 2})
+
+    def test_one_value_of_the_second_rank_is_seen(self):
+        for part, name in (("tensors", "a#exp_avg"), ("generators", "python"), ("step", "step")):
+            for change in ("x", None):
+                wrong = json.loads(json.dumps(self.whole))
+                wrong[part][name] = change
+                if change is None:
+                    del wrong[part][name]
+                one = self.job("one-%s-%s" % (part, change), [self.whole] * 2)
+                other = self.job("other-%s-%s" % (part, change), [self.whole, wrong])
+                with self.assertRaisesRegex(harness.Failed, "rank 1: 1 of .* %s differ, first .*%s" % (part, name)):
+                    harness.compare_endings(one, other)
+
+    def test_histories(self):
+        whole = self.job("whole", [], [(s, "r%d" % s) for s in range(10)])
+        self.assertEqual(harness.compare_histories(self.job("good", [], [(7, "r7"), (8, "r8")]), whole), 2)
+        with self.assertRaisesRegex(harness.Failed, "step 8: "):
+            harness.compare_histories(self.job("bad", [], [(7, "r7"), (8, "r9")]), whole)
+        with self.assertRaisesRegex(harness.Failed, "no roots"):
+            harness.compare_histories(self.job("empty", []), whole)
+
+
+class Watch(unittest.TestCase):
+    def test_longest_pause_touches_the_interval(self):
+        watch = cluster.PublishWatch(None)
+        watch.moves = [(0.0, 0), (4.0, 1), (5.0, 2), (5.5, 3), (8.5, 4), (9.0, 5)]
+        self.assertAlmostEqual(watch.longest_pause(5.0, 9.2), 3.0)
+        self.assertAlmostEqual(watch.longest_pause(4.5, 5.2), 1.0)
+        self.assertAlmostEqual(watch.longest_pause(9.1, 12.0), 3.0)  # still going on
+        watch.check()
+
+    def test_published_must_not_fall(self):
+        watch = cluster.PublishWatch(None)
+        watch.moves = [(0.0, 3), (1.0, 2)]
+        with self.assertRaisesRegex(harness.Failed, "published fell"):
+            watch.check()
+
+
+class DiskFaults(unittest.TestCase):
+    CODE = """
+import os, sys
+folder = sys.argv[1]
+def attempt(f, *a):
+    try:
+        f(*a)
+        return "done"
+    except OSError as error:
+        return error.strerror
+def whole(name):
+    fd = os.open(os.path.join(folder, name), os.O_CREAT | os.O_WRONLY)
+    try:
+        os.write(fd, b"x")
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+print(attempt(whole, "a"), attempt(os.link, folder + "/a", folder + "/b"), attempt(os.link, folder + "/a", folder + "/c"))
+"""
+
+    def outcome(self, control):
+        with tempfile.TemporaryDirectory() as folder:
+            watched = os.path.join(folder, "points")
+            os.mkdir(watched)
+            faults = publish_faults.Faults(folder, watched)
+            if control:
+                faults.set(*control)
+            done = subprocess.run([sys.executable, "-c", self.CODE, watched], capture_output=True, text=True,
+                                  env=dict(os.environ, **faults.environment))
+            return done.stdout.strip(), faults.hits()
+
+    def test_the_chosen_call_fails_and_no_other(self):
+        self.assertEqual(self.outcome(None), ("done done done", 0))
+        self.assertEqual(self.outcome(("fsync", 5)), ("Input/output error done done", 1))
+        self.assertEqual(self.outcome(("write", 28)), ("No space left on device done done", 1))
+        self.assertEqual(self.outcome(("link", 5, 1)), ("done done Input/output error", 1))
 
 
 if __name__ == "__main__":
