@@ -7,43 +7,60 @@ import json
 import time
 import urllib.parse
 
-from .link import LinkError, error_text
+from .link import ELSEWHERE, LATER, LinkError, error_text, session_unknown
 
 POLL_S = (0.02, 0.25)
+RESTARTS = 16
 
 
 class Outcome(Exception):
     """Attach ended without a session that can be used."""
 
 
+class Restart(Exception):
+    """The session is gone: the handshake begins again, on another gateway, with the same run nonce."""
+
+
 class Attaching:
-    def __init__(self, link, job, body, chunks, stopped):
+    def __init__(self, link, job, body, chunks, stopped, upload_s=10.0):
         """chunks: {want kind: callable giving a list of callables, one a chunk body}; stopped(): give up now?"""
         self._link = link
         self._job = urllib.parse.quote(job, safe="")
         self._body = body
         self._chunks = chunks
         self._stopped = stopped
+        self._upload_s = upload_s
+        self._refusals = 0  # in a row, by gateways
         self.progress = 0  # grows with every acknowledged piece of work
         self.stage = "reaching a gateway"
 
     def run(self, retry_s=(0.2, 5.0), patience_s=None):
         """Returns the answer to attach when the job is tracked. Raises Outcome with the reason otherwise."""
-        address = None
-        wait = retry_s[0]
         begun = time.monotonic()
-        while address is None:
+        for _ in range(RESTARTS):
+            self._body["hosts"] = [self._address(retry_s, begun, patience_s)]
+            encoded = json.dumps(self._body).encode("utf-8")
+            answer = self._until_accepted(encoded, retry_s, begun, patience_s)
+            try:
+                if self._body["rank"] == 0:
+                    self._upload(answer, retry_s)
+                    self._await_tracking(answer)
+                return answer
+            except Restart as reason:
+                self.stage = "attach begins again: %s" % reason
+                self._another(retry_s[0], retry_s[1])
+        raise Outcome("attach began %d times and was lost each time: %s" % (RESTARTS, self.stage))
+
+    def _address(self, retry_s, begun, patience_s):
+        wait = retry_s[0]
+        while True:
             address = self._link.local_address()
-            if address is None:
+            if address is not None:
+                return address
+            self._refusals += 1
+            if self._refusals % len(self._link) == 0:
                 wait = self._pause(wait, retry_s[1])
-                self._patience(begun, patience_s)
-        self._body["hosts"] = [address]
-        encoded = json.dumps(self._body).encode("utf-8")
-        answer = self._until_accepted(encoded, retry_s, begun, patience_s)
-        if self._body["rank"] == 0:
-            self._upload(answer, retry_s)
-            self._await_tracking(answer)
-        return answer
+            self._patience(begun, patience_s)
 
     def _until_accepted(self, encoded, retry_s, begun, patience_s):
         path = "/v1/jobs/%s/attach" % self._job
@@ -53,19 +70,30 @@ class Attaching:
                 status, answer = self._link.call("POST", path, encoded, {"Content-Type": "application/json"})
             except LinkError as error:
                 self.stage = str(error)
-                self._link.fail_over()
-                status = None
+                wait = self._another(wait, retry_s[1])
+                self._patience(begun, patience_s)
+                continue
             if status == 200:
                 if not isinstance(answer.get("session"), str):
                     raise Outcome("the answer to attach has no session")
                 self.progress += 1
+                self._refusals = 0
                 return answer
-            if status is not None:
-                if status not in (429, 503, 500, 404):
-                    raise Outcome("status %d: %s" % (status, error_text(answer)))
-                self.stage = "attach answered %d: %s" % (status, error_text(answer))
-            wait = self._pause(wait, retry_s[1])
+            if status not in LATER and status != 404:
+                raise Outcome("status %d: %s" % (status, error_text(answer)))
+            self.stage = "attach answered %d: %s" % (status, error_text(answer))
+            if status in ELSEWHERE:
+                wait = self._another(wait, retry_s[1])
+            else:
+                wait = self._pause(wait, retry_s[1])
             self._patience(begun, patience_s)
+
+    def _another(self, wait, most):
+        """The next gateway: at once, until all have been asked in vain; then after a pause. Returns the next pause."""
+        self._check()
+        self._link.fail_over()
+        self._refusals += 1
+        return wait if self._refusals % len(self._link) else self._pause(wait, most)
 
     def _upload(self, answer, retry_s):
         wants = answer.get("wants")
@@ -84,17 +112,21 @@ class Attaching:
         while True:
             self._check()
             try:
-                status, reply = self._link.call("PUT", path, body, headers)
-                if status in (200, 202):
-                    self.progress += 1
-                    return
-                if status not in (429, 503, 500):
-                    raise Outcome("%s: status %d: %s" % (path, status, error_text(reply)))
-                self.stage = "%s answered %d" % (path, status)
+                status, reply = self._link.call("PUT", path, body, headers, timeout_s=self._upload_s)
             except LinkError as error:
                 self.stage = str(error)
-                self._link.fail_over()
-            wait = self._pause(wait, retry_s[1])
+                wait = self._another(wait, retry_s[1])
+                continue
+            if status in (200, 202):
+                self.progress += 1
+                self._refusals = 0
+                return
+            if session_unknown(status, reply):
+                raise Restart("%s answered %d: %s" % (path, status, error_text(reply)))
+            if status not in LATER:
+                raise Outcome("%s: status %d: %s" % (path, status, error_text(reply)))
+            self.stage = "%s answered %d" % (path, status)
+            wait = self._another(wait, retry_s[1]) if status in ELSEWHERE else self._pause(wait, retry_s[1])
 
     def _await_tracking(self, answer):
         path = "/v1/jobs/%s/attach/%s" % (self._job, answer["session"])
@@ -106,15 +138,20 @@ class Attaching:
                 status, reply = self._link.call("GET", path)
             except LinkError as error:
                 self.stage = str(error)
-                self._link.fail_over()
-                wait = self._pause(wait, 1.0)
+                wait = self._another(wait, 1.0)
                 continue
+            if session_unknown(status, reply):
+                raise Restart("%s answered %d: %s" % (path, status, error_text(reply)))
             state = reply.get("state")
             if status == 200 and state == "tracking":
                 self.progress += 1
                 return
-            if state == "refused" or (status >= 400 and status not in (429, 503, 500)):
+            if state == "refused" or (status >= 400 and status not in LATER):
                 raise Outcome("refused by the node: " + error_text(reply))
+            if status in ELSEWHERE:
+                wait = self._another(wait, 1.0)
+                continue
+            self._refusals = 0
             if reply != last:
                 last = reply
                 self.progress += 1

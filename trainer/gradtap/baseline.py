@@ -1,4 +1,4 @@
-"""The state of step 0 as chunks: parameters and, where it exists, optimizer state, every kind of a range together."""
+"""The state of the base step as chunks: parameters and, where it exists, optimizer state, every kind of a range together."""
 
 import json
 
@@ -12,8 +12,8 @@ BLOCK = 1 << 16
 class Baseline:
     """Plans at construction; copies bytes out when a chunk is built, so the state must not change meanwhile."""
 
-    def __init__(self, model, chunk_bytes=CHUNK_BYTES):
-        self._model = model
+    def __init__(self, model, chunk_bytes=CHUNK_BYTES, step=0):
+        self._model, self._step = model, step
         state = model.optimizer.state
         self._counters = {}
         self._kinds = {}
@@ -52,5 +52,5 @@ class Baseline:
             for kind in ["param"] + self._kinds[index]:
                 source = flat(q.tensor if kind == "param" else mine[kind], q.order)
                 tensors.append(("%d:%d:%s" % (index, begin, kind), element_bytes(source, begin, end)))
-        return safetensors.encode(tensors, {"step": "0", "chunks": str(len(self.plan)),
+        return safetensors.encode(tensors, {"step": str(self._step), "chunks": str(len(self.plan)),
                                             "counters": json.dumps(self._counters)})

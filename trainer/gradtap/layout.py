@@ -63,6 +63,18 @@ def initial(ddp, parameters):
     return layout if layout is not None and layout.byte_sizes() == logged else None
 
 
+def in_force(ddp, parameters):
+    """The layout of the next iteration as far as it is decided now; None if it cannot be read."""
+    return rebuilt(ddp, parameters) if ddp._has_rebuilt_buckets else initial(ddp, parameters)
+
+
+def synced_before_rebuild(ddp):
+    """Synchronised backwards after which the next forward changes the layout; infinity if it never does."""
+    if getattr(ddp, "static_graph", False):
+        return 2  # the first iteration of a static graph only counts
+    return float("inf") if ddp.find_unused_parameters else 1
+
+
 def from_reducer(ddp, parameters):
     """Asks the reducer itself. Allocates one gradient's worth of zeros for a moment: not for every step."""
     try:
@@ -87,7 +99,7 @@ def rebuilt(ddp, parameters):
 
 def predict_rebuilt(ddp, parameters):
     """What the rebuild will most likely give, from the order in which gradients became ready. Only a hint."""
-    if ddp.find_unused_parameters or not parameters:
+    if synced_before_rebuild(ddp) == float("inf") or not parameters:
         return None
     ddp.logger.set_runtime_stats_and_log()
     order = _numbers(ddp._get_ddp_logging_data().get("prev_iteration_grad_ready_order_indices"))

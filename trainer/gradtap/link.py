@@ -30,6 +30,9 @@ class Link:
             self.fail_over()
             return None
 
+    def __len__(self):
+        return len(self._endpoints)
+
     def fail_over(self):
         """Drops the connection; the next call tries the next gateway."""
         self.close()
@@ -97,6 +100,27 @@ def parse_endpoint(text):
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise ValueError("endpoint %r is not http://host:port" % (text,))
     return parts.scheme, parts.hostname, parts.port or (443 if parts.scheme == "https" else 80)
+
+
+# The node that answered cannot help now, another one might.
+ELSEWHERE = (502, 503)
+LATER = (429, 500, 502, 503)
+
+
+def session_unknown(status, answer):
+    """The gateway does not know the session or the job: it was restarted, or another one took over before it heard."""
+    error = answer.get("error")
+    name = error.get("name") if isinstance(error, dict) else None
+    return status in (404, 409) and name in ("SESSION_UNKNOWN", "JOB_UNKNOWN")
+
+
+def split_endpoints(endpoint):
+    """A list of endpoints from one, several separated by commas, or a list of either."""
+    texts = [endpoint] if isinstance(endpoint, str) else list(endpoint)
+    found = [part.strip() for text in texts for part in text.split(",") if part.strip()]
+    if not found:
+        raise ValueError("no endpoint given")
+    return found
 
 
 def error_text(answer):

@@ -12,25 +12,26 @@ class StepRecord:
     """What the training thread leaves behind for one step: references to small immutable values."""
 
     __slots__ = ("step", "interval", "verdict", "skipped", "opaque", "layout_id", "groups", "transforms", "none_at",
-                 "stale_at", "witness", "micro_steps", "synced", "counters")
+                 "stale_at", "witness", "micro_steps", "synced", "counters", "next_layout_id")
 
     def __init__(self):
         self.skipped = self.opaque = False
         self.layout_id = ""
+        self.next_layout_id = None
         self.groups = self.transforms = self.none_at = self.stale_at = self.witness = ()
 
 
 def render_step(record, rank, class_name, zero_state, seq):
-    dropped, queue_bytes, commit_us, ignored, errors = record.counters
+    dropped, queue_bytes, commit_us, ignored, errors, blobs_missing = record.counters
     body = {
         "kind": "step", "seq": seq, "rank": rank, "step": record.step,
         "interval": list(record.interval), "blobs": {},
         "counters": {"dropped": dropped, "queue_bytes": queue_bytes, "commit_us": commit_us,
-                     "ignored": ignored, "errors": errors},
+                     "ignored": ignored, "errors": errors, "blobs_missing": blobs_missing},
     }
     if rank == 0:
         body.update({
-            "layout_id": record.layout_id,
+            "layout_id": record.layout_id, "next_layout_id": record.next_layout_id,
             "micro_steps": record.micro_steps, "synced_backwards": record.synced, "verdict": record.verdict,
             "groups": [hyper.spell_group(g, class_name) for g in record.groups],
             "transforms": [_transform(t) for t in record.transforms],
@@ -73,6 +74,7 @@ def attach_body(tap, ddp, job, run_nonce, rank, leaves):
     if rank != 0:
         return body
     model = tap._model
+    restored = tap._resume_from
     planned = ["clip_grad_norm_", "clip_grad_value_"]
     body.update({
         "device": "cpu", "cpu_capability": cpu_capability(), "threads": torch.get_num_threads(),
@@ -82,8 +84,8 @@ def attach_body(tap, ddp, job, run_nonce, rank, leaves):
         "optimizer": model.describe_optimizer(),
         "transforms_planned": (["unscale_"] if tap._scaler is not None else []) + planned,
         "layout": tap._layout.body,
-        "layouts_expected": layout.expected_sizes(ddp, model.parameters),
-        "resume_from": None, "baseline": "sync", "step": 0,
+        "layouts_expected": [] if tap._has_rebuilt else layout.expected_sizes(ddp, model.parameters),
+        "resume_from": None if restored is None else restored.describe(), "baseline": "sync", "step": tap.step,
     })
     return body
 

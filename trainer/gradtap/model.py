@@ -7,16 +7,16 @@ from .memory import memory_order
 class Parameter:
     """One trainable parameter. Holds the tensor object, never an address: gradients move between steps."""
 
-    __slots__ = ("index", "name", "tensor", "order", "numel", "group", "aliases", "stride")
+    __slots__ = ("index", "name", "tensor", "order", "numel", "group", "group_index", "aliases", "stride")
 
-    def __init__(self, index, name, tensor, group, aliases):
+    def __init__(self, index, name, tensor, place, aliases):
         self.index = index
         self.name = name
         self.tensor = tensor
         self.order = memory_order(tensor)
         self.stride = tensor.stride()
         self.numel = tensor.numel()
-        self.group = group
+        self.group, self.group_index = place
         self.aliases = aliases
 
     def describe(self):
@@ -28,6 +28,7 @@ class Parameter:
             "numel": self.numel,
             "requires_grad": True,
             "group": self.group,
+            "group_index": self.group_index,
             "alias_of": None,
             "aliases": self.aliases,
         }
@@ -40,7 +41,8 @@ class Model:
         self.module = module
         self.optimizer = optimizer
         self.class_name = optimizer_class(optimizer)
-        group_of = {id(p): g for g, group in enumerate(optimizer.param_groups) for p in group["params"]}
+        place_of = {id(p): (g, i) for g, group in enumerate(optimizer.param_groups)
+                    for i, p in enumerate(group["params"])}
         names = {}
         for module_name, sub in module.named_modules(remove_duplicate=False):
             for leaf, p in sub._parameters.items():
@@ -54,7 +56,7 @@ class Model:
                 continue
             aliases = [n for n in dict.fromkeys(names.get(id(p), [])) if n != name]
             self.parameters.append(
-                Parameter(len(self.parameters), name, p, group_of.get(id(p), -1), aliases))
+                Parameter(len(self.parameters), name, p, place_of.get(id(p), (-1, 0)), aliases))
         self.buffers = list(module.named_buffers())
         self.index_of = {id(q.tensor): q.index for q in self.parameters}
         self.tensors = [q.tensor for q in self.parameters]
@@ -69,7 +71,8 @@ class Model:
                  "numel": b.numel()} for n, b in self.buffers]
 
     def describe_optimizer(self):
-        return {"class": self.class_name, "kinds": self.kinds, "groups": self.groups()}
+        return {"class": self.class_name, "kinds": self.kinds, "groups": self.groups(),
+                "group_sizes": [len(g["params"]) for g in self.optimizer.param_groups]}
 
 
 def optimizer_class(optimizer):

@@ -1,6 +1,7 @@
 """The bounded queue between the training thread and the sender thread.
 
-Messages stay until the node says they are durable. At the bound the oldest step message goes, and what went is declared.
+Messages stay until the node says they are durable. At the bound the side state of the oldest steps goes first, then the
+oldest step message; what went is declared. Captured values are shared between steps and count once.
 Thread rule: any thread; every method is short and takes the one lock.
 """
 
@@ -18,11 +19,14 @@ DECLARED_AT_ONCE = 4096
 class Message:
     """One message. `render(seq)` gives the JSON object; it runs in the sender thread, once."""
 
-    __slots__ = ("seq", "kind", "step", "render", "line", "size")
+    __slots__ = ("seq", "kind", "step", "render", "line", "size", "side", "blobs", "missing")
 
-    def __init__(self, seq, kind, step, render, size):
+    def __init__(self, seq, kind, step, render, size, side=None, missing=()):
         self.seq, self.kind, self.step, self.render, self.size = seq, kind, step, render, size
         self.line = None
+        self.side = side  # [Captured]; None for messages that never have any
+        self.blobs = {}  # what the message says of each, filled in by the sender
+        self.missing = list(missing)  # names of side state that will not come
 
 
 class Outbox:
@@ -35,6 +39,7 @@ class Outbox:
         self._gaps = []  # [first seq, last seq, first step, last step], steps and seqs in lock step; not yet declared
         self.bytes = 0
         self.dropped = 0  # messages that will never come
+        self.blobs_missing = 0  # values of side state that will never come
         self.received = 0
         self.durable = 0
         self.unspoken = None  # why the last message that could not be written could not
@@ -46,21 +51,55 @@ class Outbox:
 
     def clear(self):
         with self._lock:
+            for message in self._messages.values():
+                message.side = None
             self._messages.clear()
             self._gaps = []
             self.bytes = 0
 
-    def append(self, kind, step, render, size):
+    def append(self, kind, step, render, size, side=None, missing=()):
         """Takes a message; makes room by dropping. Returns its seq."""
         with self._lock:
             seq = self._next
             self._next += 1
-            self._messages[seq] = Message(seq, kind, step, render, size)
+            self._messages[seq] = Message(seq, kind, step, render, size, side, missing)
+            self.blobs_missing += len(missing)
             self.bytes += size
+            for captured in side or ():
+                if captured.refs == 0:
+                    self.bytes += captured.size
+                captured.refs += 1
+            if self.bytes > self._max_bytes:
+                self._strip_side_state()
             while len(self._messages) > self._max_messages or (
                     self.bytes > self._max_bytes and len(self._messages) > 1):
                 self._drop_oldest()
             return seq
+
+    def _strip_side_state(self):
+        """Oldest first, only of messages that are not written yet: what was said once is not said otherwise."""
+        for message in self._messages.values():
+            if self.bytes <= self._max_bytes:
+                return
+            if message.side and message.line is None:
+                names = [c.name for c in message.side]
+                message.missing += names
+                self.blobs_missing += len(names)
+                self._release(message)
+                message.side = []
+
+    def _release(self, message):
+        for captured in message.side or ():
+            captured.refs -= 1
+            if captured.refs == 0:
+                self.bytes -= captured.size
+
+    def encoded(self, captured, blob, digest):
+        """The sender has made bytes of a value: they are what it weighs from now on."""
+        with self._lock:
+            if captured.refs > 0:
+                self.bytes += len(blob) - captured.size
+            captured.size, captured.blob, captured.digest, captured.value = len(blob), blob, digest, None
 
     def _drop_oldest(self):
         # Layouts are few and later steps need them: they go only when nothing else is left.
@@ -74,6 +113,8 @@ class Outbox:
     def _forget(self, message):
         del self._messages[message.seq]
         self.bytes -= message.size
+        self._release(message)
+        message.side = None
 
     def _declare(self, message):
         self.dropped += 1
@@ -93,10 +134,10 @@ class Outbox:
                 self._forget(message)
                 self._declare(message)
 
-    def batch(self, max_lines=BATCH_LINES, declare=True):
+    def batch(self, max_lines=BATCH_LINES, declare=True, ready=None):
         """[(seq, line)] from the first message the node has not received. Declarations of gaps lead, because the
         node's cumulative answer cannot pass a gap that it does not know. While the node cannot be reached
-        (declare=False) gaps only add up."""
+        (declare=False) gaps only add up. ready(message) brings a message's side state to the node first."""
         with self._lock:
             if self._gaps and declare:
                 self._append_declaration()
@@ -111,9 +152,11 @@ class Outbox:
                         break
         lines, size = [], 0
         for m in chosen:
+            if m.side and ready is not None:
+                ready(m)
             if m.line is None:
                 try:
-                    m.line = json.dumps(m.render(m.seq), separators=(",", ":")).encode("utf-8") + b"\n"
+                    self._write(m)
                 except Exception as error:  # a value that cannot be spelled costs its step, not the tap
                     self.unspoken = "message %d cannot be written: %r" % (m.seq, error)
                     self.reject(m.seq)
@@ -128,6 +171,15 @@ class Outbox:
             lines.append((m.seq, m.line))
             size += len(m.line)
         return lines
+
+    def _write(self, message):
+        body = message.render(message.seq)
+        with self._lock:  # from here on what it says of its side state is fixed
+            if message.blobs:
+                body["blobs"] = {k: v for k, v in message.blobs.items() if k not in message.missing}
+            if message.missing:
+                body["blobs_missing"] = sorted(set(message.missing))
+            message.line = json.dumps(body, separators=(",", ":")).encode("utf-8") + b"\n"
 
     def last_unsure(self):
         """The newest message that is received but not durable: sent again to learn how far durability has come."""

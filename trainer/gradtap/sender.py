@@ -6,22 +6,37 @@ import time
 import urllib.parse
 
 from .attaching import Attaching, Outcome
-from .link import LinkError, error_text
+from .blobs import Blobs
+from .link import ELSEWHERE, LinkError, error_text, session_unknown
 from .outbox import BATCH_LINES
 
 BACKOFF_S = (0.2, 5.0)
 SILENCE_S = 1.0
 MAX_INTERNAL_ERRORS = 20
 ATTACH_PATIENCE_S = 600.0  # ranks other than 0, in the background
+UNKNOWN_S = 60.0  # how long every gateway may deny the session before the tap gives up
+
+
+class Refused(Exception):
+    """An answer that ends or changes the session."""
+
+    def __init__(self, status, answer):
+        super().__init__(status)
+        self.status, self.answer = status, answer
 
 
 class Sender:
-    def __init__(self, link, outbox, job, rank, log, on_disable):
+    def __init__(self, link, outbox, job, rank, log, on_disable, blob_bytes=16 << 20, upload_s=10.0):
         self._link, self._outbox, self._job, self._rank = link, outbox, urllib.parse.quote(job, safe=""), rank
         self._log = log
         self._on_disable = on_disable
+        self._upload_s = upload_s
+        self.blobs = Blobs(outbox, self._put_blob, blob_bytes)
         self._attaching = None
         self._session = None
+        self._attach_body = None
+        self._unknown_since = None
+        self._announced = False
         self._thread = None
         self._failures = 0
         self._stop_at = None
@@ -43,7 +58,8 @@ class Sender:
     # Training thread
 
     def start(self, body, chunks):
-        self._attaching = Attaching(self._link, body["job"], body, chunks, lambda: self._abandoned)
+        self._attaching = Attaching(self._link, body["job"], body, chunks, lambda: self._abandoned,
+                                    self._upload_s)
         self._thread = threading.Thread(target=self._main, name="gradtap-sender", daemon=True)
         self._thread.start()
 
@@ -94,6 +110,7 @@ class Sender:
         try:
             answer = self._attaching.run(BACKOFF_S, None if self._rank == 0 else ATTACH_PATIENCE_S)
             self._session = answer["session"]
+            self._attach_body = json.dumps(self._attaching._body).encode("utf-8")
             self.outcome = "tracking"
         except Outcome as reason:
             self._end(str(reason))
@@ -129,13 +146,21 @@ class Sender:
     def _turn(self):
         """One batch, or one wait. False when the thread is done."""
         stopping = self._stop_at is not None
-        if stopping and (time.monotonic() >= self._stop_at or self._failures >= 3 or not self._outbox.pending()):
+        if stopping and (time.monotonic() >= self._stop_at or self._failures >= 2 + len(self._link) or not self._outbox.pending()):
             self._detach("close", max(0.2, min(1.0, self._stop_at - time.monotonic())))
             return False
-        lines = self._outbox.batch(self._lines, declare=self._failures == 0)
-        if self._outbox.unspoken:
-            self._log.say(self._outbox.unspoken)
-            self._outbox.unspoken = None
+        try:
+            lines = self._outbox.batch(self._lines, declare=self._failures == 0, ready=self.blobs.ready)
+        except LinkError as error:
+            self._failed(str(error))
+            return True
+        except Refused as answer:
+            self._refused(answer.status, answer.answer)
+            return True
+        for source, attribute in ((self._outbox, "unspoken"), (self.blobs, "trouble")):
+            if getattr(source, attribute):
+                self._log.say(getattr(source, attribute))
+                setattr(source, attribute, None)
         if not lines:
             if self.after_batch is not None:
                 self.after_batch()
@@ -160,19 +185,70 @@ class Sender:
                 self._failed("the answer to messages lacks received_seq or durable_seq")
                 return
             self._failures = 0
+            self._unknown_since, self._announced = None, False
             self._lines = min(2 * self._lines, BATCH_LINES)
             self._outbox.acknowledge(received, durable)
+            if self._outbox.received < before:
+                self.blobs.renew()  # the node lost what it had received, and with it maybe what was uploaded
             self._serve(answer.get("requests"))
             if self._outbox.received <= before and lines[-1][0] > before:
                 self._sleep(SILENCE_S)  # the node took nothing: resend after a silence, not at once
+        elif status in (400, 413, 422):
+            self._rejected(lines, status, answer)
+        else:
+            self._refused(status, answer)
+
+    def _refused(self, status, answer):
+        if session_unknown(status, answer):
+            self._lost_session(error_text(answer))
         elif status == 409:
             self._abandoned = True
             self.outcome = "superseded"
             self._on_disable("the node answered 409: " + error_text(answer))
-        elif status in (400, 413, 422):
-            self._rejected(lines, status, answer)
         else:
-            self._failed("status %d: %s" % (status, error_text(answer)), fail_over=False)
+            self._failed("status %d: %s" % (status, error_text(answer)), fail_over=status in ELSEWHERE)
+
+    def _lost_session(self, why):
+        """No gateway is believed at once: the session is announced anew, and the others are asked."""
+        now = time.monotonic()
+        self._unknown_since = now if self._unknown_since is None else self._unknown_since
+        if now - self._unknown_since > UNKNOWN_S:
+            self._abandoned = True
+            self.outcome = "unknown"
+            self._on_disable("no gateway knows this session any more: " + why)
+            return
+        self._announced = not self._announced and self._announce_again()
+        if self._announced:
+            self._outbox.rewind(0)
+            self.blobs.renew()
+        else:
+            self._failed("the session is unknown: " + why)
+
+    def _announce_again(self):
+        """Same run nonce, same rank: whoever knows the lineage gives the session back."""
+        try:
+            status, answer = self._link.call("POST", "/v1/jobs/%s/attach" % self._job, self._attach_body,
+                                             {"Content-Type": "application/json"})
+        except LinkError:
+            return False
+        if status != 200 or not isinstance(answer.get("session"), str):
+            return False
+        # A node that wants the baseline again cannot have it: the state has moved on.
+        if self._rank == 0 and answer.get("state") not in (None, "tracking"):
+            return False
+        self._session = answer["session"]
+        return True
+
+    def _put_blob(self, digest, data):
+        status, answer = self._link.call(
+            "PUT", "/v1/jobs/%s/blobs/%s" % (self._job, digest), data,
+            {"X-Gradtap-Session": self._session, "Content-Type": "application/octet-stream"},
+            timeout_s=self._upload_s)
+        if status in (200, 201, 202):
+            return True
+        if status in (400, 404, 405, 413, 422) and not session_unknown(status, answer):
+            return False
+        raise Refused(status, answer)
 
     def _post(self, lines):
         return self._link.call("POST", "/v1/jobs/%s/messages" % self._job, b"".join(line for _, line in lines),
@@ -222,10 +298,14 @@ class Sender:
     def _failed(self, what, fail_over=True):
         self._failures += 1
         self._lines = max(2, self._lines // 2)
+        self._log.say("no answer from the node, training goes on: " + what)
+        gateways = len(self._link)
         if fail_over:
             self._link.fail_over()
-        self._log.say("no answer from the node, training goes on: " + what)
-        self._sleep(min(BACKOFF_S[0] * 2 ** min(self._failures - 1, 6), BACKOFF_S[1]))
+            self.blobs.renew()
+            if self._failures % gateways:
+                return  # the others are asked at once
+        self._sleep(min(BACKOFF_S[0] * 2 ** min((self._failures - 1) // gateways, 6), BACKOFF_S[1]))
 
     def _sleep(self, seconds):
         end = time.monotonic() + seconds

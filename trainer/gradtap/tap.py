@@ -14,13 +14,14 @@ import torch
 import torch.distributed as dist
 
 from . import admission, backward, baseline, hyper, inventory, layout, log, probe, transforms, witness
-from .link import Link
+from .link import Link, split_endpoints
 from .messages import StepRecord, attach_body, render_layout, render_step
 from .model import Model
 from .nonce import Agreement
-from .outbox import Outbox
+from .outbox import MAX_BYTES, Outbox
 from .sender import Sender
 from .sequence import Sequence
+from .sidestate import BLOB_BYTES, SideState
 from .stepping import StepWrapper
 
 MAX_ERRORS = 20
@@ -28,9 +29,14 @@ _live = weakref.WeakSet()
 
 
 def attach(ddp, optimizer, endpoint, job, scheduler=None, scaler=None, extra=None, attach_timeout_ms=10000,
-           flush_ms=5000):
-    """Called on every rank before the first step. Always returns a Tap; `tap.enabled` tells whether it is in force."""
+           flush_ms=5000, resume_from=None, queue_bytes=MAX_BYTES, blob_bytes=BLOB_BYTES):
+    """Called on every rank before the first step. Always returns a Tap; `tap.enabled` tells whether it is in force.
+    resume_from: a Restored on which start() was called; steps are counted on from there."""
     tap = Tap(optimizer, scaler, flush_ms / 1000.0)
+    tap._limits = (queue_bytes, blob_bytes)
+    if resume_from is not None and getattr(resume_from, "fresh", False):
+        resume_from = None
+    tap._resume_from = resume_from
     try:
         reason = tap._attach(ddp, endpoint, job, scheduler, extra, attach_timeout_ms / 1000.0)
     except Exception as error:  # attach may refuse, never raise
@@ -52,7 +58,8 @@ class Tap:
         self._optimizer, self._scaler, self._flush_s = optimizer, scaler, flush_s
         self._pid = os.getpid()
         self._log = log.RateLimited()
-        self._sender = self._outbox = self._recorder = None
+        self._sender = self._outbox = self._recorder = self._side = None
+        self._resume_from, self._limits = None, (MAX_BYTES, BLOB_BYTES)
         self._undo = []
         self._closed = False
         _live.add(self)
@@ -113,27 +120,47 @@ class Tap:
         self._tensors = self._model.tensors
         self._class = self._model.class_name
         self._sequence = Sequence(ddp.process_group)
-        self._layout = layout.initial(ddp, self._parameters)
+        self._has_rebuilt = bool(ddp._has_rebuilt_buckets)
+        reason = self._resume(ddp)
+        if reason is not None:
+            return reason
+        self._layout = layout.in_force(ddp, self._parameters)
         if self._layout is None:
             return "the bucket layout of DistributedDataParallel cannot be determined"
         self._layouts = {self._layout.id: self._layout}
-        self._has_rebuilt = bool(ddp._has_rebuilt_buckets)
-        if self._has_rebuilt:
-            return "attach comes after the first steps: the bucket layout has already changed"
-        self._inventory = inventory.take(self._model, scheduler, self._scaler, extra)
-        endpoints = [endpoint] if isinstance(endpoint, str) else list(endpoint)
-        link = Link(endpoints, max(1.0, min(10.0, timeout_s)))
-        self._outbox = Outbox(rank)
-        self._sender = Sender(link, self._outbox, job, rank, self._log, self._turn_off_from_sender)
+        queue_bytes, blob_bytes = self._limits
+        self._side = SideState(self._model, scheduler, self._scaler, extra, blob_bytes)
+        self._inventory = inventory.take(self._model, scheduler, self._scaler, extra, self._side.capture()[1])
+        endpoints = split_endpoints(endpoint)
+        # While attach waits, silence of one gateway must leave time for the others.
+        patience = timeout_s if len(endpoints) == 1 else timeout_s / (len(endpoints) + 1)
+        link = Link(endpoints, max(1.0, min(10.0, patience)))
+        self._outbox = Outbox(rank, queue_bytes)
+        self._sender = Sender(link, self._outbox, job, rank, self._log, self._turn_off_from_sender, blob_bytes,
+                              max(1.0, min(10.0, timeout_s)))
         self._sender.layout_body = self._layout_body
         self._recorder = transforms.Recorder(self._model)
+        return None
+
+    def _resume(self, ddp):
+        """Takes over the step of a restored point. Returns why it cannot."""
+        restored = self._resume_from
+        if restored is None:
+            if self._has_rebuilt:
+                return "attach comes after the first steps: the bucket layout has already changed"
+            return None
+        if not restored.started:
+            return "resume_from was not started: call restored.start(ddp, warmup) before attach"
+        if restored.ddp is not ddp:
+            return "resume_from was started with another DistributedDataParallel"
+        self.step = restored.step
         return None
 
     def _probe_pieces(self):
         return [lambda: probe.build(self._optimizer, self._class, self._model.kinds)]
 
     def _baseline_pieces(self):
-        plan = baseline.Baseline(self._model)
+        plan = baseline.Baseline(self._model, step=self.step)
         return [functools.partial(plan.chunk, n) for n in range(len(plan))]
 
     def _coverage(self, job, endpoint):
@@ -142,8 +169,6 @@ class Tap:
             job, endpoint, count, len(self._parameters), self._class, len(self._layout.buckets))
         for line in self._inventory.lines():
             yield line
-        if any(leaf["class"] == "side-channel" for leaf in self._inventory.leaves):
-            yield "  of the side-channel leaves, the optimizer's groups travel every step; the others not yet"
 
     def _install(self, ddp):
         self._attempts = 0
@@ -151,7 +176,8 @@ class Tap:
         self._ambiguous = False
         self._interval_from = self._sequence.now()
         self._first_check = True
-        self._predicted = False
+        self._predicted = None  # the layout after the rebuild, once it can be told
+        self._synced_total = 0
         self._positions = None
         self._zero_state = bytes((len(self._parameters) + 3) // 4)
         self._group_sizes = [len(g["params"]) for g in self._optimizer.param_groups]
@@ -320,22 +346,31 @@ class Tap:
         if rank0:
             record.micro_steps, record.synced = self._backwards.micro_steps, self._backwards.synced
             self._backwards.reset()
-        record.counters = (self._outbox.dropped, self._outbox.bytes, self.commit_us, self.ignored, self.errors)
+            self._synced_total += record.synced
+            record.next_layout_id = self._next_layout_id()
+        side, missing = self._side.capture()
+        for name, why in missing.items():
+            self._log.say("side state %s does not travel, step %d cannot be published: %s" % (name, self.step, why))
+        record.counters = (self._outbox.dropped, self._outbox.bytes, self.commit_us, self.ignored, self.errors,
+                           self._outbox.blobs_missing)
         self._outbox.append("step", self.step, functools.partial(render_step, record, self._rank, self._class,
                                                                  self._zero_state),
-                            1024 + 128 * len(record.witness) + 512 * len(record.groups))
-        if rank0 and not self._predicted and record.verdict == "applied":
-            self._predicted = True
-            self._predict()
+                            1024 + 128 * len(record.witness) + 512 * len(record.groups), side, missing)
         self._sender.wake()
         self.commit_us = (time.thread_time_ns() - begun) // 1000
 
-    def _predict(self):
-        if self._has_rebuilt:
-            return
-        found = layout.predict_rebuilt(self._ddp, self._parameters)
-        if found is not None and found.id != self._layout.id:
-            self._announce(found, predicted=True)
+    def _next_layout_id(self):
+        """The layout of the coming step, or None if it cannot be told. Announces it before it is named."""
+        if self._has_rebuilt or self._synced_total < layout.synced_before_rebuild(self._ddp):
+            return self._layout.id
+        if self._predicted is None:
+            found = layout.predict_rebuilt(self._ddp, self._parameters)
+            if found is None:
+                return None
+            self._predicted = found
+            if found.id != self._layout.id:
+                self._announce(found, predicted=True)
+        return self._predicted.id
 
     def _prepare_positions(self):
         """In the sender thread: the positions of the coming step, so that training finds them ready."""
@@ -384,6 +419,8 @@ class Tap:
         return {"enabled": self.enabled, "reason": self.reason, "step": self.step, "ignored": self.ignored,
                 "errors": self.errors, "commit_us": self.commit_us,
                 "dropped": box.dropped if box else 0, "queue_bytes": box.bytes if box else 0,
+                "blobs_missing": box.blobs_missing if box else 0,
+                "blob_bytes_sent": self._sender.blobs.uploaded_bytes if self._sender else 0,
                 "received_seq": box.received if box else 0, "durable_seq": box.durable if box else 0}
 
     def _unwrap(self):

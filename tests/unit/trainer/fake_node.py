@@ -1,5 +1,6 @@
 """A node for tests: records what a trainer says. Independent of the package under test (no import of gradtap)."""
 
+import base64
 import hashlib
 import json
 import struct
@@ -36,6 +37,8 @@ class FakeNode:
         self.attaches = {}
         self.chunks = {}
         self.messages = {}  # rank -> seq -> body
+        self.blobs = {}  # digest -> bytes, uploaded
+        self.blob_puts = []  # (digest, bytes, number of messages known before)
         self.durable_lag = 0
         self.detached = {}
         self.calls = 0
@@ -139,6 +142,11 @@ class FakeNode:
                 assert len(body) <= 16 << 20
                 self.chunks.setdefault(parts[4], {})[int(parts[5])] = body
                 return 200, {}
+            if what == "blobs" and method == "PUT":
+                assert hashlib.sha256(body).hexdigest() == parts[4], "a blob came under another digest"
+                self.blobs[parts[4]] = body
+                self.blob_puts.append((parts[4], len(body), sum(len(m) for m in self.messages.values())))
+                return 200, {}
             if what == "messages":
                 return self._messages(headers, body)
             if what == "detach":
@@ -187,6 +195,13 @@ class FakeNode:
 
     def kind(self, kind, rank=0):
         return [m for _, m in sorted(self.messages.get(rank, {}).items()) if m["kind"] == kind]
+
+    def blob(self, message, name):
+        """The bytes of a value that a step message names."""
+        entry = message["blobs"][name]
+        data = base64.b64decode(entry["inline"]) if "inline" in entry else self.blobs[entry["digest"]]
+        assert (len(data), hashlib.sha256(data).hexdigest()) == (entry["bytes"], entry["digest"])
+        return data
 
     def steps(self, rank=0):
         return self.kind("step", rank)

@@ -154,8 +154,8 @@ class Witness(StepCase):
         self.assertNotIn("again.weight", by_name)
         self.assertNotIn("frozen", by_name)
         classes = {leaf["name"]: leaf["class"] for leaf in attach["inventory"]}
-        self.assertEqual(classes["model.frozen"], "snapshot")
-        self.assertEqual(classes["model.norm.running_mean"], "snapshot")
+        self.assertEqual(classes["model.frozen"], "side-channel")
+        self.assertEqual(classes["model.norm.running_mean"], "side-channel")
         self.assertEqual(classes["model.again.weight"], "replayed")
         self.assertEqual(classes["optimizer.conv.weight#exp_avg_sq"], "replayed")
 
@@ -312,7 +312,7 @@ class HyperParameters(StepCase):
         classes = {leaf["name"]: leaf["class"] for leaf in node.attaches[0]["inventory"]}
         self.assertEqual(classes["scheduler.last_epoch"], "side-channel")
         self.assertEqual(classes["extra.epoch"], "side-channel")
-        self.assertEqual(classes["extra.ema.w"], "snapshot")
+        self.assertEqual(classes["extra.ema.w"], "side-channel")
         self.assertEqual(classes["extra.loader"], "unknown")
         self.assertEqual(classes["rng.torch"], "side-channel")
         self.assertEqual(classes["optimizer.param_groups.0.lr"], "side-channel")
