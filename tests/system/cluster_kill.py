@@ -120,7 +120,7 @@ def at_kill_point(name, number, point):
 
 def two_at_once(name, pair, first_back):
     begun = time.monotonic()
-    steps = 160
+    steps = 260
     with harness.case_folder(name) as folder, rig.Rig(ranks=RANKS, nodes=3) as r:
         run = Run(r, folder, steps)
         cluster = run.cluster
