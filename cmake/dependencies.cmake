@@ -14,6 +14,14 @@ find_package(nlohmann_json CONFIG REQUIRED)
 pkg_check_modules(DPDK REQUIRED IMPORTED_TARGET libdpdk)
 pkg_check_modules(XXHASH REQUIRED IMPORTED_TARGET libxxhash)
 pkg_check_modules(HTTPLIB REQUIRED IMPORTED_TARGET cpp-httplib)
+
+# Debian's Asio is headers only; link/asio_impl.cpp compiles its code once.
+find_path(ASIO_INCLUDE asio.hpp REQUIRED)
+add_library(Asio::asio INTERFACE IMPORTED GLOBAL)
+target_include_directories(Asio::asio INTERFACE ${ASIO_INCLUDE})
+target_compile_definitions(Asio::asio INTERFACE ASIO_STANDALONE ASIO_NO_DEPRECATED ASIO_SEPARATE_COMPILATION)
+target_link_libraries(Asio::asio INTERFACE Threads::Threads)
+
 find_program(CCACHE ccache)
 if(CCACHE)
   set(CMAKE_CXX_COMPILER_LAUNCHER ${CCACHE})
