@@ -50,28 +50,26 @@ std::vector<storage::FullPart> FullVersion::parts() const {
   return parts;
 }
 
-Result<replica::Shard> read_full_version(const storage::ShardStore& store, const JobPlan& plan, ShardId shard_id,
+Result<replica::Shard> read_full_version(const ShardSource& source, const JobPlan& plan, ShardId shard_id,
                                          StepNumber step) {
   const replica::ShardRange& range = plan.shards.shards()[shard_id];
   auto shard = replica::Shard::create(plan.schema, range, plan.recipe);
   if (!shard) return shard;
-  const auto infos = store.full_parts(plan.job, plan.lineage, shard_id, step);
-  if (!infos) return std::unexpected(infos.error());
+  auto parts = source.full_version(shard_id, step);
+  if (!parts) return std::unexpected(parts.error());
   std::vector<std::vector<std::uint8_t>> kinds(shard->kind_count());
   std::vector<replica::PieceState> states;
   const std::string where = fmt::format("lineage {} shard {} step {}", plan.lineage, shard_id, step);
-  for (const storage::FullPartInfo& info : *infos) {
-    auto bytes = store.read_full(plan.job, plan.lineage, shard_id, step, info.kind);
-    if (!bytes) return std::unexpected(bytes.error());
-    if (info.kind == storage::kKindPresence) {
-      auto decoded = decode(*bytes, range.pieces.size(), where);
+  for (FullKind& part : *parts) {
+    if (part.kind == storage::kKindPresence) {
+      auto decoded = decode(part.bytes, range.pieces.size(), where);
       if (!decoded) return std::unexpected(decoded.error());
       states = std::move(*decoded);
-    } else if (info.kind >= storage::kKindParam && info.kind - storage::kKindParam < static_cast<int>(kinds.size())) {
-      kinds[info.kind - storage::kKindParam] = std::move(*bytes);
+    } else if (part.kind >= storage::kKindParam && part.kind - storage::kKindParam < static_cast<int>(kinds.size())) {
+      kinds[part.kind - storage::kKindParam] = std::move(part.bytes);
     } else {
       return fail(ErrorCode::kStoreFormat, "a full version holds a kind that the optimizer does not have", where,
-                  std::to_string(kinds.size()) + " kinds", "kind " + std::to_string(info.kind));
+                  std::to_string(kinds.size()) + " kinds", "kind " + std::to_string(part.kind));
     }
   }
   // An absent kind is not stored; the shard wants its array all the same, as zeros.

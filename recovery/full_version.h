@@ -12,6 +12,7 @@
 
 #include "common/error.h"
 #include "recovery/job_plan.h"
+#include "recovery/shard_source.h"
 #include "replica/shard.h"
 #include "storage/shard_store.h"
 
@@ -27,8 +28,8 @@ class FullVersion {
   std::vector<std::pair<std::uint8_t, std::vector<std::uint8_t>>> kinds_;
 };
 
-// Reads full version `step` of a shard from the store into a shard of the plan.
-[[nodiscard]] Result<replica::Shard> read_full_version(const storage::ShardStore& store, const JobPlan& plan,
-                                                       ShardId shard, StepNumber step);
+// Reads full version `step` of a shard into a shard of the plan.
+[[nodiscard]] Result<replica::Shard> read_full_version(const ShardSource& source, const JobPlan& plan, ShardId shard,
+                                                       StepNumber step);
 
 }  // namespace gradtap::recovery

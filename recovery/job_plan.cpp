@@ -11,6 +11,7 @@ namespace gradtap::recovery {
 
 namespace {
 constexpr std::size_t kExpectedSizesMax = 512;
+constexpr std::size_t kTorchVersionMax = 64;
 }  // namespace
 
 Result<JobPlan> plan_from_attach(const std::string& attach_json, const std::string& job_name, std::uint32_t world,
@@ -49,6 +50,8 @@ Result<JobPlan> plan_from_attach(const std::string& attach_json, const std::stri
                   "standard or recorded", cases);
     plan.recorded_probe = cases == "recorded";
   }
+  if (const auto torch = body.find("torch"); torch != body.end() && torch->is_string())
+    plan.torch_version = torch->get<std::string>().substr(0, kTorchVersionMax);
   // Hints only: what is not a size is left out.
   if (const auto hints = body.find("layouts_expected"); hints != body.end() && hints->is_array())
     for (const auto& sizes : *hints) {

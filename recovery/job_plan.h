@@ -31,6 +31,7 @@ struct JobPlan {
   replica::ShardMap shards;
   std::vector<std::string> unknown_leaves;  // block publication, by name
   bool recorded_probe = false;              // the probe was taken from a recorded job, not run by the trainer at attach
+  std::string torch_version;                // of the trainer, as it says itself; may be empty
   std::vector<std::uint64_t> expected_op_bytes;  // sizes that ops may have later, as the client guesses
 };
 using JobPlanPtr = std::shared_ptr<const JobPlan>;

@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "recovery/full_version.h"
+#include "recovery/store_source.h"
 #include "replica/schema_json.h"
 
 namespace gradtap::recovery {
@@ -22,28 +23,39 @@ Result<StepMessagePtr> read_message(const JobPlan& plan, ByteSpan bytes) {
 
 namespace {
 
-Result<StepMessagePtr> message_of(const storage::ShardStore& store, const JobPlan& plan, StepNumber step) {
-  auto bytes = store.get_side(storage::side_key(storage::SideKind::kStepMessage, plan.job, plan.lineage, step, 0));
+Result<StepMessagePtr> message_of(const ShardSource& source, const JobPlan& plan, StepNumber step) {
+  auto bytes = source.step_message(step);
   if (!bytes) return std::unexpected(bytes.error());
-  return read_message(plan, *bytes);
+  GRADTAP_LET(message, read_message(plan, *bytes));
+  if (message->step != step)
+    return fail(ErrorCode::kStoreCorrupt, "a stored step message is of another step", fmt::format("step {}", step),
+                std::to_string(step), std::to_string(message->step));
+  return message;
 }
 
-Status check_digest(const storage::ShardStore& store, const JobPlan& plan, const replica::Shard& shard,
-                    StepNumber step) {
-  const auto expected = store.state_digest(plan.job, plan.lineage, shard.range().id, step);
+Status check_digest(const ShardSource& source, const JobPlan& plan, const replica::Shard& shard, StepNumber step,
+                    bool required) {
+  const auto expected = source.state_digest(shard.range().id, step);
   if (!expected) return std::unexpected(expected.error());
+  const std::string where = fmt::format("lineage {} shard {} step {}", plan.lineage, shard.range().id, step);
+  if (!*expected) {
+    if (!required) return {};
+    return fail(ErrorCode::kStepUnavailable, "no digest of this step is kept", where, {}, {}, "ask for another step");
+  }
   const Sha256 actual = shard.digest().sha;
-  if (actual == *expected) return {};
-  return fail(ErrorCode::kDigestMismatch, "a rebuilt shard is not what was stored",
-              fmt::format("lineage {} shard {} step {}", plan.lineage, shard.range().id, step), to_hex(*expected),
-              to_hex(actual), "keep the data directory and look at the disk: stored bytes have changed");
+  if (actual == **expected) return {};
+  return fail(ErrorCode::kDigestMismatch, "a rebuilt shard is not what was stored", where, to_hex(**expected),
+              to_hex(actual), "keep the stored files and look at the disk: stored bytes have changed");
 }
 
 }  // namespace
 
-Result<replica::Shard> rebuild_shard(const storage::ShardStore& store, const JobPlan& plan, ShardId shard_id,
+Result<replica::Shard> rebuild_shard(const ShardSource& source, const JobPlan& plan, ShardId shard_id,
                                      StepNumber step) {
-  const auto fulls = store.full_steps(plan.job, plan.lineage, shard_id);
+  if (shard_id >= plan.shards.shards().size())
+    return fail(ErrorCode::kOutOfRange, "the state has no such shard", fmt::format("shard {}", shard_id),
+                fmt::format("below {}", plan.shards.shards().size()));
+  const auto fulls = source.full_steps(shard_id);
   if (!fulls) return std::unexpected(fulls.error());
   std::optional<StepNumber> full;
   for (const StepNumber candidate : *fulls)
@@ -52,12 +64,12 @@ Result<replica::Shard> rebuild_shard(const storage::ShardStore& store, const Job
     return fail(ErrorCode::kStepUnavailable, "no full version at or before the step is kept",
                 fmt::format("shard {} step {}", shard_id, step), {}, {},
                 "ask for a newer step, or raise store.keep_fulls");
-  GRADTAP_LET(shard, read_full_version(store, plan, shard_id, *full));
-  GRADTAP_TRY(check_digest(store, plan, shard, *full));
+  GRADTAP_LET(shard, read_full_version(source, plan, shard_id, *full));
+  GRADTAP_TRY(check_digest(source, plan, shard, *full, step == *full));
   const replica::ShardRange& range = plan.shards.shards()[shard_id];
   for (StepNumber next = *full + 1; next <= step; ++next) {
-    GRADTAP_LET(message, message_of(store, plan, next));
-    GRADTAP_LET(log, store.read_log(plan.job, plan.lineage, shard_id, next));
+    GRADTAP_LET(message, message_of(source, plan, next));
+    GRADTAP_LET(log, source.log(shard_id, next));
     const bool skipped = message->scalars.verdict == replica::Verdict::kSkipped;
     if (!skipped && log.size() != range.elements * sizeof(float))
       return fail(ErrorCode::kStoreCorrupt, "a log record has a wrong length",
@@ -67,8 +79,16 @@ Result<replica::Shard> rebuild_shard(const storage::ShardStore& store, const Job
     if (!skipped) pieces = replica::contiguous_pieces(range, reinterpret_cast<const float*>(log.data()));
     GRADTAP_TRY(shard.apply(message->scalars, replica::GradientView{pieces}));
   }
-  if (step > *full) GRADTAP_TRY(check_digest(store, plan, shard, step));
+  if (step > *full) GRADTAP_TRY(check_digest(source, plan, shard, step, true));
   return std::move(shard);
+}
+
+Result<replica::Shard> rebuild_shard(const storage::ShardStore& store, const JobPlan& plan, ShardId shard,
+                                     StepNumber step) {
+  // The source lives no longer than the call: it need not own the store.
+  const StoreSource source(std::shared_ptr<const storage::ShardStore>(std::shared_ptr<void>(), &store), plan.job,
+                           plan.lineage);
+  return rebuild_shard(source, plan, shard, step);
 }
 
 }  // namespace gradtap::recovery

@@ -1,8 +1,8 @@
-// RebuildShard: from the store back to a shard at a step (PROTOCOLS 5.4).
+// RebuildShard: from stored bytes back to a shard at a step (PROTOCOLS 5.4).
 //
-// Purpose: newest full version at or before the step, then the log with the stored step messages, every digest checked
-// on the way. Pure reading; any thread; nothing is written. Failure behaviour: a shard that cannot be rebuilt is a
-// named error, never an older or another state.
+// Purpose: newest full version at or before the step, then the log with the stored step messages; the digest of the
+// full version is checked where the source keeps one, that of the step always. Pure reading; any thread; nothing is
+// written. Failure behaviour: a shard that cannot be rebuilt is a named error, never an older or another state.
 #pragma once
 
 #include <memory>
@@ -10,6 +10,7 @@
 #include "common/bytes.h"
 #include "common/error.h"
 #include "recovery/job_plan.h"
+#include "recovery/shard_source.h"
 #include "replica/shard.h"
 #include "replica/step_message.h"
 #include "storage/shard_store.h"
@@ -21,6 +22,9 @@ using StepMessagePtr = std::shared_ptr<const replica::StepMessage>;
 // A stored step message (StepRecord), parsed and checked against the plan's schema.
 [[nodiscard]] Result<StepMessagePtr> read_message(const JobPlan& plan, ByteSpan bytes);
 
+[[nodiscard]] Result<replica::Shard> rebuild_shard(const ShardSource& source, const JobPlan& plan, ShardId shard,
+                                                   StepNumber step);
+// The same from the plan's lineage in a store.
 [[nodiscard]] Result<replica::Shard> rebuild_shard(const storage::ShardStore& store, const JobPlan& plan, ShardId shard,
                                                    StepNumber step);
 

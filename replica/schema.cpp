@@ -61,6 +61,34 @@ Status validate_parameter(const Schema& schema, std::size_t index, const SchemaL
   return {};
 }
 
+// Announced places in the groups: each parameter has one of its own.
+Status validate_places(const Schema& schema, const SchemaLimits& limits) {
+  const std::vector<std::uint32_t>& sizes = schema.optimizer.group_sizes;
+  if (sizes.empty()) return {};
+  if (sizes.size() != schema.optimizer.groups.size())
+    return fail(ErrorCode::kSchemaInvalid, "group_sizes is not one number a group", "optimizer.group_sizes",
+                fmt::format("{}", schema.optimizer.groups.size()), fmt::format("{}", sizes.size()));
+  std::uint64_t total = 0;
+  for (const std::uint32_t size : sizes) total += size;
+  if (total > limits.parameters)
+    return fail(ErrorCode::kSchemaInvalid, "the groups have too many parameters", "optimizer.group_sizes",
+                fmt::format("at most {}", limits.parameters), fmt::format("{}", total));
+  std::vector<std::vector<bool>> taken(sizes.size());
+  for (std::size_t g = 0; g < sizes.size(); ++g) taken[g].resize(sizes[g]);
+  for (std::size_t i = 0; i < schema.parameters.size(); ++i) {
+    const ParameterSpec& parameter = schema.parameters[i];
+    if (parameter.group < 0 || parameter.alias_of) continue;
+    auto places = taken[static_cast<std::size_t>(parameter.group)].begin();
+    const std::uint32_t size = sizes[static_cast<std::size_t>(parameter.group)];
+    if (parameter.group_index >= size || places[parameter.group_index])
+      return fail(ErrorCode::kSchemaInvalid, "a parameter has no place of its own in its group",
+                  fmt::format("parameters[{}].group_index", i), fmt::format("a free one below {}", size),
+                  fmt::format("{}", parameter.group_index));
+    places[parameter.group_index] = true;
+  }
+  return {};
+}
+
 }  // namespace
 
 std::string_view state_kind_name(StateKind kind) {
@@ -132,12 +160,16 @@ Status validate(const Schema& schema, const SchemaLimits& limits) {
     if (!names.insert(parameter.name).second)
       return fail(ErrorCode::kSchemaInvalid, "two parameters have one name", fmt::format("parameters[{}].name", i), {},
                   parameter.name);
+    for (const std::string& alias : parameter.aliases)
+      if (alias.empty() || alias.size() > limits.name_bytes || !names.insert(alias).second)
+        return fail(ErrorCode::kSchemaInvalid, "an alias is not a name of its own",
+                    fmt::format("parameters[{}].aliases", i), {}, alias.substr(0, limits.name_bytes));
     if (parameter.owns_elements()) total += parameter.numel;
     if (total > limits.elements)
       return fail(ErrorCode::kSchemaInvalid, "the model has too many elements", "parameters",
                   fmt::format("at most {}", limits.elements));
   }
-  return {};
+  return validate_places(schema, limits);
 }
 
 }  // namespace gradtap::replica

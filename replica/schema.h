@@ -24,6 +24,8 @@ struct ParameterSpec {
   std::uint64_t numel = 0;
   bool requires_grad = true;
   std::int32_t group = -1;                // index in the optimizer's groups; -1: not optimised
+  std::uint32_t group_index = 0;          // place in its group; meaningful where group_sizes are announced
+  std::vector<std::string> aliases{};     // other names of the same tensor
   std::optional<std::uint32_t> alias_of;  // an earlier parameter that owns the storage
 
   [[nodiscard]] bool owns_elements() const { return !alias_of && numel > 0; }
@@ -47,6 +49,9 @@ struct OptimizerSpec {
   OptimizerClass type = OptimizerClass::kSgd;
   std::vector<StateKind> kinds;
   std::vector<GroupHyper> groups;
+  // Parameters of each group, also those that the schema does not list (frozen ones). Empty: not announced; then the
+  // parameters of a group are in attach order.
+  std::vector<std::uint32_t> group_sizes{};
 };
 
 struct SchemaLimits {
@@ -54,6 +59,7 @@ struct SchemaLimits {
   std::size_t name_bytes = 1024;
   std::size_t dims = 32;
   std::size_t groups = 4096;
+  std::size_t aliases = 1024;  // of one parameter
   std::uint64_t elements = 1ULL << 40;
 };
 

@@ -118,7 +118,18 @@ Result<ParameterSpec> parse_parameter(const Json& object, const NameIndex& so_fa
     GRADTAP_LET(index, json_uint_value(*group, where + ".group", INT32_MAX));
     parameter.group = static_cast<std::int32_t>(index);
   }
+  if (object.contains("group_index")) {
+    GRADTAP_LET(group_index, json_uint(object, "group_index", where, UINT32_MAX));
+    parameter.group_index = static_cast<std::uint32_t>(group_index);
+  }
   GRADTAP_TRY(parse_alias(object, so_far, where, parameter));
+  if (object.contains("aliases")) {
+    GRADTAP_LET(aliases, json_array(object, "aliases", where, limits.aliases));
+    for (const Json& alias : *aliases) {
+      if (!alias.is_string()) return json_wrong(where + ".aliases", "names", alias);
+      parameter.aliases.push_back(alias.get<std::string>());
+    }
+  }
   return parameter;
 }
 
@@ -144,6 +155,10 @@ Result<OptimizerSpec> parse_optimizer(const Json& attach) {
   GRADTAP_LET(groups_json, json_field(*object, "groups", "optimizer"));
   GRADTAP_LET(groups, parse_groups(*groups_json, optimizer.type, "optimizer.groups"));
   optimizer.groups = std::move(groups);
+  if (object->contains("group_sizes")) {
+    GRADTAP_LET(sizes, uint_array(*object, "group_sizes", "optimizer", SchemaLimits{}.groups, UINT32_MAX));
+    optimizer.group_sizes.assign(sizes.begin(), sizes.end());
+  }
   return optimizer;
 }
 

@@ -5,6 +5,7 @@
 
 #include <doctest/doctest.h>
 
+#include "recovery/store_source.h"
 #include "tests/unit/actors/stored_job.h"
 
 namespace gradtap::actors {
@@ -34,18 +35,19 @@ TEST_CASE("a full version is what the shard was, absent state included") {
   for (const json& optimizer : {test::sgd(), test::adamw()}) {
     StoredJob job(test::three_shards(optimizer));
     job.base(1);
-    auto read = recovery::read_full_version(*job.store, *job.plan, 1, 0);
+    const recovery::StoreSource source(job.store, job.plan->job, job.plan->lineage);
+    auto read = recovery::read_full_version(source, *job.plan, 1, 0);
     REQUIRE_MESSAGE(read, read.error().text());
     job.check_same(*read, 0);
     CHECK(read->piece_states()[0].present == 0);
     job.step(1, true, true);
-    read = recovery::read_full_version(*job.store, *job.plan, 1, 1);
+    read = recovery::read_full_version(source, *job.plan, 1, 1);
     REQUIRE(read);
     job.check_same(*read, 1);
     CHECK(std::equal(read->piece_states().begin(), read->piece_states().end(), job.shards[1]->piece_states().begin()));
     CHECK(read->piece_states()[0].present != 0);
-    CHECK_FALSE(recovery::read_full_version(*job.store, *job.plan, 1, 2));
-    CHECK_FALSE(recovery::read_full_version(*job.store, *job.plan, 0, 0));
+    CHECK_FALSE(recovery::read_full_version(source, *job.plan, 1, 2));
+    CHECK_FALSE(recovery::read_full_version(source, *job.plan, 0, 0));
   }
 }
 

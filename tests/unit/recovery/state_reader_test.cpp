@@ -4,9 +4,9 @@
 
 #include <doctest/doctest.h>
 
-#include "tests/unit/actors/stored_job.h"
+#include "tests/unit/recovery/stored_job.h"
 
-namespace gradtap::actors {
+namespace gradtap::recovery {
 namespace {
 
 using test::json;
@@ -43,7 +43,7 @@ Parsed parse(const std::string& bytes) {
 }
 
 std::string stream(const StoredJob& job, StepNumber step, bool optimizer) {
-  auto run = recovery::prepare_state(job.store, "job", step, optimizer);
+  auto run = prepare_state(job.store, "job", step, optimizer);
   if (!run) FAIL(run.error().text());
   std::string out;
   REQUIRE((*run)([&](const char* data, std::size_t count) {
@@ -126,7 +126,7 @@ TEST_CASE("the stream is the shards' state, by name, in row-major order") {
 TEST_CASE("what is not durable everywhere is not given") {
   StoredJob job = conv_job();
   const auto code = [&](StepNumber step) {
-    const auto run = recovery::prepare_state(job.store, "job", step, true);
+    const auto run = prepare_state(job.store, "job", step, true);
     return run ? std::string("given") : std::string(error_name(run.error().code));
   };
   CHECK(code(0) == "STEP_UNAVAILABLE");
@@ -140,7 +140,7 @@ TEST_CASE("what is not durable everywhere is not given") {
   job.step(1);
   CHECK(code(1) == "given");
   CHECK(code(2) == "STEP_UNAVAILABLE");
-  const auto unknown = recovery::prepare_state(job.store, "nobody", 0, true);
+  const auto unknown = prepare_state(job.store, "nobody", 0, true);
   REQUIRE(!unknown);
   CHECK(unknown.error().code == ErrorCode::kStepUnavailable);
 }
@@ -148,7 +148,7 @@ TEST_CASE("what is not durable everywhere is not given") {
 TEST_CASE("a reader that goes away ends the stream") {
   StoredJob job = conv_job();
   for (ShardId id = 0; id < 2; ++id) job.base(id);
-  auto run = recovery::prepare_state(job.store, "job", 0, true);
+  auto run = prepare_state(job.store, "job", 0, true);
   REQUIRE(run);
   std::size_t calls = 0;
   CHECK_FALSE((*run)([&](const char*, std::size_t) { return ++calls < 2; }));
@@ -166,4 +166,4 @@ TEST_CASE("an alias is named, not written twice") {
   CHECK(json::parse(parsed.header["__metadata__"]["aliases"].get<std::string>()) == json{{"head", "embed"}});
 }
 
-}  // namespace gradtap::actors
+}  // namespace gradtap::recovery
