@@ -57,28 +57,22 @@ Result<replica::Shard> read_full_version(const ShardSource& source, const JobPla
   if (!shard) return shard;
   auto parts = source.full_version(shard_id, step);
   if (!parts) return std::unexpected(parts.error());
-  std::vector<std::vector<std::uint8_t>> kinds(shard->kind_count());
+  std::vector<ByteSpan> kinds(shard->kind_count());  // an absent kind is not stored
   std::vector<replica::PieceState> states;
   const std::string where = fmt::format("lineage {} shard {} step {}", plan.lineage, shard_id, step);
-  for (FullKind& part : *parts) {
+  for (const FullKind& part : *parts) {
     if (part.kind == storage::kKindPresence) {
-      auto decoded = decode(part.bytes, range.pieces.size(), where);
+      auto decoded = decode(part.content.bytes, range.pieces.size(), where);
       if (!decoded) return std::unexpected(decoded.error());
       states = std::move(*decoded);
     } else if (part.kind >= storage::kKindParam && part.kind - storage::kKindParam < static_cast<int>(kinds.size())) {
-      kinds[part.kind - storage::kKindParam] = std::move(part.bytes);
+      kinds[part.kind - storage::kKindParam] = part.content.bytes;
     } else {
       return fail(ErrorCode::kStoreFormat, "a full version holds a kind that the optimizer does not have", where,
                   std::to_string(kinds.size()) + " kinds", "kind " + std::to_string(part.kind));
     }
   }
-  // An absent kind is not stored; the shard wants its array all the same, as zeros.
-  std::vector<ByteSpan> spans;
-  for (auto& kind : kinds) {
-    if (kind.empty()) kind.assign(range.elements * sizeof(float), 0);
-    spans.emplace_back(kind);
-  }
-  GRADTAP_TRY(shard->restore(step, states, spans));
+  GRADTAP_TRY(shard->restore(step, states, kinds));
   return shard;
 }
 

@@ -71,12 +71,12 @@ Result<replica::Shard> rebuild_shard(const ShardSource& source, const JobPlan& p
     GRADTAP_LET(message, message_of(source, plan, next));
     GRADTAP_LET(log, source.log(shard_id, next));
     const bool skipped = message->scalars.verdict == replica::Verdict::kSkipped;
-    if (!skipped && log.size() != range.elements * sizeof(float))
+    if (!skipped && log.bytes.size() != range.elements * sizeof(float))
       return fail(ErrorCode::kStoreCorrupt, "a log record has a wrong length",
                   fmt::format("shard {} step {}", shard_id, next), std::to_string(range.elements * sizeof(float)),
-                  std::to_string(log.size()));
+                  std::to_string(log.bytes.size()));
     std::vector<const float*> pieces(range.pieces.size(), nullptr);
-    if (!skipped) pieces = replica::contiguous_pieces(range, reinterpret_cast<const float*>(log.data()));
+    if (!skipped) pieces = replica::contiguous_pieces(range, reinterpret_cast<const float*>(log.bytes.data()));
     GRADTAP_TRY(shard.apply(message->scalars, replica::GradientView{pieces}));
   }
   if (step > *full) GRADTAP_TRY(check_digest(source, plan, shard, step, true));

@@ -15,13 +15,15 @@ Result<std::vector<FullKind>> StoreSource::full_version(ShardId shard, StepNumbe
   for (const storage::FullPartInfo& info : *infos) {
     auto bytes = store_->read_full(job_, lineage_, shard, step, info.kind);
     if (!bytes) return std::unexpected(bytes.error());
-    kinds.push_back({info.kind, std::move(*bytes)});
+    kinds.push_back({info.kind, SourceBytes::of(std::move(*bytes))});
   }
   return kinds;
 }
 
-Result<std::vector<std::uint8_t>> StoreSource::log(ShardId shard, StepNumber step) const {
-  return store_->read_log(job_, lineage_, shard, step);
+Result<SourceBytes> StoreSource::log(ShardId shard, StepNumber step) const {
+  auto bytes = store_->read_log(job_, lineage_, shard, step);
+  if (!bytes) return std::unexpected(bytes.error());
+  return SourceBytes::of(std::move(*bytes));
 }
 
 Result<std::vector<std::uint8_t>> StoreSource::step_message(StepNumber step) const {

@@ -15,7 +15,7 @@ class StoreSource final : public ShardSource {
 
   [[nodiscard]] Result<std::vector<StepNumber>> full_steps(ShardId shard) const override;
   [[nodiscard]] Result<std::vector<FullKind>> full_version(ShardId shard, StepNumber step) const override;
-  [[nodiscard]] Result<std::vector<std::uint8_t>> log(ShardId shard, StepNumber step) const override;
+  [[nodiscard]] Result<SourceBytes> log(ShardId shard, StepNumber step) const override;
   [[nodiscard]] Result<std::vector<std::uint8_t>> step_message(StepNumber step) const override;
   [[nodiscard]] Result<std::optional<Sha256>> state_digest(ShardId shard, StepNumber step) const override;
 
