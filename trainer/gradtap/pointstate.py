@@ -1,0 +1,137 @@
+"""Parameters and optimizer state of a recovery point: checked against the record's digests, then put into the model.
+
+Checking changes nothing. It walks the blocks in canonical order as docs/side-channel.md, "Digests", says; the ends of the
+shards are found by the digests themselves.
+"""
+
+import hashlib
+import struct
+
+import torch
+
+from . import hyper
+from .digest import BLOCK, block_digests
+from .errors import RestoreError
+
+MASK_COUNTER = 1 << 53
+
+
+class PointState:
+    def __init__(self, file, model, record):
+        self._file, self._model, self._record = file, model, record
+        self._kinds = model.kinds
+        self._counters = {}
+
+    def check(self):
+        """Raises RestoreError: STATE_MISMATCH for another model, DIGEST_MISMATCH or POINT_DAMAGED for other bytes."""
+        self._check_names()
+        self._check_metadata()
+        self._check_digests()
+
+    def _check_names(self):
+        names = set(self._file.names())
+        expected = {}
+        for q in self._model.parameters:
+            expected[q.name] = list(q.tensor.shape)
+        for name in list(names):
+            base, _, kind = name.partition("#")
+            if kind and base in expected and kind in self._kinds:
+                expected[name] = expected[base]
+        for name in sorted(names | set(expected)):
+            if name not in expected:
+                raise RestoreError("STATE_MISMATCH", "%s is in the point, not in this model and optimizer" % name,
+                                   remedy="build the model and the optimizer as the job did")
+            if name not in names:
+                raise RestoreError("STATE_MISMATCH", "%s is in this model, not in the point" % name,
+                                   remedy="build the model as the job did")
+            if self._file.shape(name) != expected[name] or not self._file.is_float(name):
+                raise RestoreError("STATE_MISMATCH", "%s has another shape" % name, expected=self._file.shape(name),
+                                   actual=expected[name], remedy="build the model as the job did")
+        wanted = (self._record.get("optimizer") or {}).get("class")
+        if wanted is not None and wanted != self._model.class_name:
+            raise RestoreError("STATE_MISMATCH", "the point is of another optimizer", expected=wanted,
+                               actual=self._model.class_name)
+
+    def _check_metadata(self):
+        meta = self._file.metadata
+        for key in ("step", "lineage", "root"):
+            if str(meta.get(key)) != str(self._record.get(key)):
+                raise RestoreError("POINT_DAMAGED", "the state's %s is not the record's" % key,
+                                   expected=self._record.get(key), actual=meta.get(key))
+        counters = self._file.json("counters", {})
+        by_name = {q.name: q.index for q in self._model.parameters}
+        if not isinstance(counters, dict) or not all(
+                name in by_name and type(n) is int and 0 <= n < MASK_COUNTER for name, n in counters.items()):
+            raise RestoreError("POINT_DAMAGED", "the step counters cannot be read")
+        self._counters = {by_name[name]: n for name, n in counters.items()}
+
+    def _check_digests(self):
+        shards = shard_digests(self._record)
+        root = hashlib.sha256(b"".join(shards)).hexdigest()
+        if root != self._record["root"]:
+            raise RestoreError("DIGEST_MISMATCH", "the record's state root is not that of its shards",
+                               expected=self._record["root"], actual=root)
+        at, current, left = 0, hashlib.sha256(), 0
+        for block in self._blocks():
+            current.update(block)
+            left += 1
+            if at < len(shards) and current.digest() == shards[at]:
+                at, current, left = at + 1, hashlib.sha256(), 0
+        if at != len(shards) or left:
+            raise RestoreError("DIGEST_MISMATCH", "shard %d of the state is not what the record says" % at,
+                               expected=shards[at].hex() if at < len(shards) else "the end of the state",
+                               actual="%s over the remaining %d blocks" % (current.hexdigest(), left),
+                               remedy="the bytes were damaged on the way or in the store; gradtap points verify tells")
+
+    def _blocks(self):
+        for q in self._model.parameters:
+            counter = struct.pack("<q", self._counters.get(q.index, 0))
+            columns = []
+            for kind in [None] + self._kinds:
+                name = q.name if kind is None else "%s#%s" % (q.name, kind)
+                columns.append(block_digests(self._file.tensor(name), q.order) if name in self._file.names() else None)
+            for b in range((q.numel + BLOCK - 1) // BLOCK):
+                yield b"".join(bytes(16) if c is None else struct.pack("<QQ", *c[b]) for c in columns) + counter
+
+    def apply(self):
+        """Sets parameters and per-parameter optimizer state. Call check before."""
+        optimizer = self._model.optimizer
+        with torch.no_grad():
+            for q in self._model.parameters:
+                q.tensor.copy_(self._file.tensor(q.name))
+                if q.group < 0:
+                    continue
+                optimizer.state.pop(q.tensor, None)
+                fresh = {}
+                for kind in self._kinds:
+                    name = "%s#%s" % (q.name, kind)
+                    if name in self._file.names():
+                        value = torch.empty_like(q.tensor, requires_grad=False)  # keeps the memory order
+                        fresh[kind] = value.copy_(self._file.tensor(name))
+                if fresh and self._model.class_name != "SGD":
+                    fresh = dict(step=_step(self._counters.get(q.index, 0), optimizer.param_groups[q.group]), **fresh)
+                if fresh:
+                    optimizer.state[q.tensor] = fresh
+
+
+def _step(count, group):
+    """The counter as torch keeps it: a 0-dim tensor of the default type, of float32 for fused kernels."""
+    return torch.tensor(float(count), dtype=torch.float32 if group.get("fused") else None)
+
+
+def shard_digests(record):
+    """[bytes] in shard order."""
+    found = []
+    shards = record.get("shards")
+    for n, entry in enumerate(shards if isinstance(shards, list) else ()):
+        text = entry.get("digest") if isinstance(entry, dict) else entry
+        at = entry.get("shard", entry.get("id", n)) if isinstance(entry, dict) else n
+        try:
+            found.append((int(at), bytes.fromhex(text)))
+        except (TypeError, ValueError):
+            raise RestoreError("POINT_DAMAGED", "digest of shard %d cannot be read" % n) from None
+    found.sort()
+    if not found or [at for at, _ in found] != list(range(len(found))):
+        raise RestoreError("POINT_DAMAGED", "the record's list of shards has gaps or is empty")
+    return [digest for _, digest in found]
+

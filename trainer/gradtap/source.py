@@ -1,0 +1,247 @@
+"""Where recovery points are read: the gateways of a cluster over HTTP, or a directory through the program `gradtap`.
+
+Everything that comes back is hostile until checked: sizes are bounded, and the caller checks digests.
+"""
+
+import http.client
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+import time
+import urllib.parse
+
+from .link import ELSEWHERE, error_text, parse_endpoint, split_endpoints
+
+MAX_JSON = 64 << 20
+PIECE = 1 << 20
+ROUNDS = 3  # how often every gateway is asked before the source counts as unreachable
+
+
+class SourceError(Exception):
+    """The source cannot be read at all."""
+
+
+class PointUnreadable(Exception):
+    """The source answered, and this point (or this part of it) cannot be had."""
+
+
+class NoSuchJob(Exception):
+    """The source is in order and knows nothing of the job."""
+
+
+def open_source(source, timeout_s, rank=0):
+    """source: endpoint(s), or a directory."""
+    if isinstance(source, (str, os.PathLike)):
+        text = os.fspath(source)
+        if text.startswith("file://"):
+            return DirectorySource(text[7:], timeout_s)
+        if "://" not in text and (os.path.isdir(text) or text.startswith((".", "/", "~"))):
+            return DirectorySource(os.path.expanduser(text), timeout_s)
+    return HttpSource(split_endpoints(source), timeout_s, rank)
+
+
+def no_tick():
+    pass
+
+
+class HttpSource:
+    def __init__(self, endpoints, timeout_s, rank=0):
+        self._endpoints = [parse_endpoint(e) for e in endpoints]
+        self._at = rank % len(self._endpoints)  # the ranks spread over the gateways
+        self._timeout_s = timeout_s
+
+    def describe(self):
+        return ", ".join("%s:%d" % e[1:3] for e in self._endpoints)
+
+    def points(self, job, tick=no_tick):
+        answer = self._json("/v1/jobs/%s/points" % _quoted(job), tick)
+        points = answer.get("points")
+        if not isinstance(points, list):
+            raise SourceError("%s: the answer to points has no list" % self.describe())
+        return points
+
+    def record(self, job, lineage, step, tick=no_tick):
+        return self._json("/v1/jobs/%s/points/%d/%d" % (_quoted(job), lineage, step), tick)
+
+    def state(self, job, lineage, step, path, most, tick=no_tick):
+        self._download("/v1/jobs/%s/points/%d/%d/state?optimizer=1" % (_quoted(job), lineage, step), path, most, tick)
+
+    def side(self, job, lineage, step, rank, path, most, tick=no_tick):
+        self._download("/v1/jobs/%s/points/%d/%d/side?rank=%d" % (_quoted(job), lineage, step, rank), path, most, tick)
+
+    def _json(self, path, tick):
+        def take(response):
+            data = response.read(MAX_JSON + 1)
+            if len(data) > MAX_JSON:
+                raise PointUnreadable("%s: the answer is longer than %d bytes" % (path, MAX_JSON))
+            try:
+                answer = json.loads(data.decode("utf-8"))
+            except ValueError:
+                raise PointUnreadable("%s: the answer is not JSON" % path) from None
+            if not isinstance(answer, dict):
+                raise PointUnreadable("%s: the answer is not an object" % path)
+            return answer
+
+        return self._ask(path, take, tick)
+
+    def _download(self, path, into, most, tick):
+        def take(response):
+            with open(into, "wb") as out:
+                total = 0
+                while True:
+                    piece = response.read(PIECE)
+                    if not piece:
+                        return total
+                    total += len(piece)
+                    if total > most:
+                        raise PointUnreadable("%s: more than the %d bytes that this model can have" % (path, most))
+                    out.write(piece)
+                    tick()
+
+        return self._ask(path, take, tick)
+
+    def _ask(self, path, take, tick):
+        """Asks one gateway after another until one gives a usable answer."""
+        trouble, self._named = [], False
+        for n in range(ROUNDS * len(self._endpoints)):
+            if n and n % len(self._endpoints) == 0:
+                _wait(0.3 * 2 ** (n // len(self._endpoints)), tick)
+            tick()
+            scheme, host, port = self._endpoints[self._at]
+            make = http.client.HTTPSConnection if scheme == "https" else http.client.HTTPConnection
+            connection = make(host, port, timeout=self._timeout_s)
+            try:
+                connection.request("GET", path)
+                response = connection.getresponse()
+                if response.status == 200:
+                    return take(response)
+                self._refusal(path, response, trouble)
+            except (OSError, http.client.HTTPException, ValueError) as error:
+                trouble.append("%s:%d: %r" % (host, port, error))
+            finally:
+                connection.close()
+            self._at = (self._at + 1) % len(self._endpoints)
+        kind = PointUnreadable if self._named else SourceError
+        raise kind("GET %s: %s" % (path, "; ".join(trouble[-2 * len(self._endpoints):])))
+
+    def _refusal(self, path, response, trouble):
+        """Raises, or notes why another gateway is worth asking."""
+        data = response.read(1 << 16)
+        try:
+            answer = json.loads(data.decode("utf-8"))
+            answer = answer if isinstance(answer, dict) else {}
+        except ValueError:
+            answer = {}
+        text = "status %d: %s" % (response.status, error_text(answer))
+        error = answer.get("error")
+        name = error.get("name") if isinstance(error, dict) else None
+        if response.status == 404 and name == "JOB_UNKNOWN":
+            raise NoSuchJob(text)
+        self._named |= bool(name) and response.status not in ELSEWHERE + (429,)
+        if response.status >= 500 or response.status == 429 or not name:
+            trouble.append("%s:%d: %s" % (self._endpoints[self._at][1:3] + (text,)))
+            return
+        raise PointUnreadable("GET %s: %s" % (path, text))
+
+
+def _wait(seconds, tick):
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        tick()
+        time.sleep(0.1)
+
+
+def _quoted(job):
+    return urllib.parse.quote(job, safe="")
+
+
+class DirectorySource:
+    """Runs the program: it knows the formats on disk and checks every digest that it reads."""
+
+    def __init__(self, folder, timeout_s):
+        self._folder, self._timeout_s = folder, timeout_s
+        self._program = os.environ.get("GRADTAP_BIN") or shutil.which("gradtap")
+        if not self._program:
+            raise SourceError("a directory is read through the program gradtap: put it on PATH, or its path in "
+                              "GRADTAP_BIN")
+        if not os.path.isdir(folder):
+            raise SourceError("%s is not a directory" % folder)
+
+    def describe(self):
+        return self._folder
+
+    def points(self, job, tick=no_tick):
+        answer = self._json(["points", "list", "--job", job], tick)
+        points = answer.get("points")
+        if not isinstance(points, list):
+            raise SourceError("gradtap points list gave no list")
+        return points
+
+    def record(self, job, lineage, step, tick=no_tick):
+        return self._json(["points", "show", "--job", job] + _at(lineage, step), tick)
+
+    def state(self, job, lineage, step, path, most, tick=no_tick):
+        self._run(["export", "--job", job] + _at(lineage, step) +
+                  ["--out", path, "--format", "safetensors", "--optimizer"], tick, path)
+
+    def side(self, job, lineage, step, rank, path, most, tick=no_tick):
+        self._run(["points", "side", "--job", job] + _at(lineage, step) + ["--rank", str(rank), "--out", path], tick,
+                  path)
+
+    def _json(self, arguments, tick):
+        text = self._run(arguments + ["--json"], tick)
+        try:
+            answer = json.loads(text)
+        except ValueError:
+            raise PointUnreadable("gradtap %s did not print JSON" % " ".join(arguments)) from None
+        if not isinstance(answer, dict):
+            raise PointUnreadable("gradtap %s did not print an object" % " ".join(arguments))
+        return answer
+
+    def _run(self, arguments, tick, growing=None):
+        """The output of the program. Ends it when neither its file nor its output grows for the time limit."""
+        command = [self._program] + arguments + ["--source", self._folder]
+        with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+            try:
+                child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=err)
+            except OSError as error:
+                raise SourceError("%s cannot be run: %s" % (self._program, error)) from None
+            seen, since = None, time.monotonic()
+            try:
+                while child.poll() is None:
+                    size = (os.fstat(out.fileno()).st_size, _size(growing))
+                    if size != seen:
+                        seen, since = size, time.monotonic()
+                        tick()
+                    elif time.monotonic() - since > self._timeout_s:
+                        raise SourceError("gradtap %s: no progress for %.0f s" % (" ".join(arguments), self._timeout_s))
+                    time.sleep(0.02)
+            finally:
+                if child.poll() is None:
+                    child.kill()
+                    child.wait()
+            text, trouble = _read(out, MAX_JSON), _read(err, 4000).decode("utf-8", "replace").strip()
+        if child.returncode != 0:
+            if "JOB_UNKNOWN" in trouble:
+                raise NoSuchJob(trouble)
+            raise PointUnreadable("gradtap %s ended with %d: %s" % (" ".join(arguments), child.returncode,
+                                                                    trouble or "no reason given"))
+        return text.decode("utf-8", "replace")
+
+
+def _at(lineage, step):
+    return ["--lineage", str(lineage), "--step", str(step)]
+
+
+def _size(path):
+    try:
+        return os.path.getsize(path) if path else 0
+    except OSError:
+        return 0
+
+
+def _read(file, most):
+    file.seek(0)
+    return file.read(most)
