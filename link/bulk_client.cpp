@@ -86,7 +86,7 @@ class Exchange {
       if (frame->type == FrameType::kEnd) return take_end(*frame);
       const auto header = schema::decode_link_chunk(frame->header);
       if (!header) return broken(header.error());
-      if (header->index != progress_.next || header->index >= progress_.chunks || granted == 0)
+      if (header->index != progress_.next || header->index >= progress_.chunks)
         return broken(
             malformed("a chunk comes out of turn", fmt::format("{}", progress_.next), fmt::format("{}", header->index))
                 .error());

@@ -13,6 +13,7 @@ using asio::ip::tcp;
 
 namespace {
 
+constexpr int kBacklog = 128;  // of the kernel
 constexpr auto kAcceptPause = std::chrono::milliseconds(100);
 constexpr auto kTellPause = std::chrono::seconds(1);
 
@@ -88,7 +89,7 @@ Status Door::open(const std::string& address, std::uint16_t port) {
   if (!error) acceptor_.open(local.is_v4() ? tcp::v4() : tcp::v6(), error);
   if (!error) acceptor_.set_option(tcp::acceptor::reuse_address(true), error);
   if (!error) acceptor_.bind({local, port}, error);
-  if (!error) acceptor_.listen(static_cast<int>(options_.limits.hellos_max), error);
+  if (!error) acceptor_.listen(kBacklog, error);
   if (!error) port_ = acceptor_.local_endpoint(error).port();
   if (error)
     return fail(ErrorCode::kPortOpen, "cannot listen for peers", fmt::format("{}:{}", address, port),
