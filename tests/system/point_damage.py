@@ -82,7 +82,7 @@ class Store:
 
     def damaged(self, name, content):
         """Puts content (None: no file) in place of a file; returns what puts the old one back."""
-        path, kept = self.path(name), self.path(name) + ".kept"
+        path, kept = self.path(name), os.path.join(self.folder, "kept")
         os.rename(path, kept)
         if content is not None:
             with open(path, "wb") as f:
