@@ -1,0 +1,179 @@
+#include "recovery/point_source.h"
+
+#include <doctest/doctest.h>
+
+#include "recovery/rebuild_shard.h"
+#include "tests/unit/recovery/published_job.h"
+
+namespace gradtap::recovery {
+namespace {
+
+using test::PublishedJob;
+using test::text_of;
+
+OpenPoint open(const PublishedJob& job, StepNumber step) {
+  auto point = open_point(job.store(), "job", 1, step);
+  if (!point) FAIL(point.error().text());
+  return std::move(*point);
+}
+
+void check_state(const PublishedJob& job, StepNumber step) {
+  const OpenPoint point = open(job, step);
+  for (const auto& range : point.plan->shards.shards()) {
+    const auto shard = rebuild_shard(*point.source, *point.plan, range.id, step);
+    REQUIRE_MESSAGE(shard, shard.error().text());
+    job.job.check_same(*shard, step);
+  }
+}
+
+std::string code_of(const Error& error) {
+  return std::string(error_name(error.code));
+}
+
+}  // namespace
+
+TEST_CASE("every point is the state of its step, whatever its bases and logs are") {
+  for (const test::json& optimizer : {test::sgd(), test::adamw()}) {
+    PublishedJob job(test::three_shards(optimizer));
+    job.publish();
+    for (StepNumber step = 1; step <= 7; ++step) {
+      job.step(step == 4, step == 3 ? replica::Verdict::kSkipped : replica::Verdict::kApplied);
+      job.publish(3);
+    }
+    for (StepNumber step = 0; step <= 7; ++step) check_state(job, step);
+  }
+}
+
+TEST_CASE("a point takes over the objects of the one before it") {
+  PublishedJob job(test::three_shards(test::adamw()));
+  const auto first = job.publish();
+  job.step();
+  const auto second = job.publish();
+  job.step(true);
+  const auto third = job.publish();
+  job.step();
+  const auto fourth = job.publish(2);
+  for (ShardId id = 0; id < 3; ++id) {
+    CHECK(first.shards[id].logs.empty());
+    CHECK(second.shards[id].base == first.shards[id].base);
+    CHECK(third.shards[id].base == first.shards[id].base);  // a newer full version is not needed yet
+    REQUIRE(third.shards[id].logs.size() == 2);
+    CHECK(third.shards[id].logs[0] == second.shards[id].logs[0]);
+    CHECK(fourth.shards[id].base_step == 2);  // more than two logs: the newest full version
+    REQUIRE(fourth.shards[id].logs.size() == 1);
+    CHECK(fourth.shards[id].logs[0].step == 3);
+  }
+  CHECK(third.steps.size() == 2);
+  CHECK(third.steps[0] == second.steps[0]);
+  CHECK(fourth.steps.size() == 1);
+}
+
+TEST_CASE("where logs are gone a newer full version stands for them") {
+  PublishedJob job(test::three_shards(test::sgd()));
+  job.publish();
+  for (int i = 0; i < 4; ++i) job.step(i == 2);
+  const auto gone = job.job.store->retain(job.job.plan->job, 1, 3, 1);
+  REQUIRE(gone);
+  REQUIRE(gone->logs > 0);
+  const auto point = job.publish();
+  for (ShardId id = 0; id < 3; ++id) CHECK(point.shards[id].base_step == 3);
+  check_state(job, 4);
+}
+
+TEST_CASE("an export from a point is byte for byte the export from the store") {
+  PublishedJob job(test::three_shards(test::adamw()));
+  for (int i = 0; i < 3; ++i) job.step();
+  job.publish();
+  const OpenPoint point = open(job, 3);
+  for (const StateFormat format : {StateFormat::kSafetensors, StateFormat::kTorch})
+    for (const bool optimizer : {false, true}) {
+      const auto from_store = prepare_state(job.source, job.job.plan, 3, {optimizer, format});
+      const auto from_point = prepare_state(point.source, point.plan, 3, {optimizer, format});
+      REQUIRE(from_store);
+      REQUIRE(from_point);
+      CHECK(text_of(*from_point) == text_of(*from_store));
+    }
+}
+
+TEST_CASE("a flipped byte of any object is seen, and named by its key") {
+  PublishedJob job(test::three_shards(test::sgd()));
+  job.step();
+  const auto point = job.publish();
+  const auto read_all = [&]() -> Status {
+    const auto opened = open_point(job.store(), "job", 1, 1);
+    if (!opened) return std::unexpected(opened.error());
+    if (const auto side = read_side_state(*opened); !side) return std::unexpected(side.error());
+    for (ShardId id = 0; id < 3; ++id)
+      if (const auto shard = rebuild_shard(*opened->source, *opened->plan, id, 1); !shard)
+        return std::unexpected(shard.error());
+    return {};
+  };
+  REQUIRE(read_all());
+  for (const storage::PointObject& object : storage::objects_of(point)) {
+    CAPTURE(object.ref->key);
+    for (const std::uint64_t offset : {std::uint64_t{1}, object.ref->bytes / 2, object.ref->bytes - 1}) {
+      job.flip(object.ref->key, offset);
+      const Status status = read_all();
+      REQUIRE_FALSE(status);
+      CHECK(status.error().where.find(object.ref->key) != std::string::npos);
+      job.flip(object.ref->key, offset);
+    }
+  }
+  CHECK(read_all());
+}
+
+TEST_CASE("a record that does not fit what it names is refused by name") {
+  PublishedJob job(test::three_shards(test::sgd()));
+  job.step();
+  const auto refusal = [&](const std::function<void(schema::PointRecord&)>& change) {
+    auto record = assemble_point(*job.job.plan, job.side_of(1), job.facts(1));
+    REQUIRE(record);
+    storage::StoredPoint stored;
+    stored.record = *record;
+    change(stored.record);
+    const auto point = open_point(job.store(), stored);
+    if (!point) return code_of(point.error());
+    if (const auto side = read_side_state(*point); !side) return code_of(side.error());
+    for (ShardId id = 0; id < 3; ++id)
+      if (const auto shard = rebuild_shard(*point->source, *point->plan, id, 1); !shard) return code_of(shard.error());
+    return std::string("read");
+  };
+  CHECK(refusal([](auto&) {}) == "read");
+  CHECK(refusal([](auto& r) { r.canonical.schema_id[0] ^= 1; }) == "OBJECT_FOREIGN");
+  CHECK(refusal([](auto& r) { r.canonical.job[0] ^= 1; }) == "OBJECT_FOREIGN");
+  CHECK(refusal([](auto& r) { r.canonical.lineage = 2; }) == "OBJECT_FOREIGN");
+  CHECK(refusal([](auto& r) { r.canonical.world = 3; }) == "OBJECT_FOREIGN");
+  CHECK(refusal([](auto& r) { r.canonical.recipe_id = "lerp+fma"; }) == "OBJECT_FOREIGN");
+  CHECK(refusal([](auto& r) { r.canonical.shards.pop_back(); }) == "OBJECT_FOREIGN");
+  CHECK(refusal([](auto& r) { r.canonical.state_root[0] ^= 1; }) == "DIGEST_MISMATCH");
+  CHECK(refusal([](auto& r) { r.canonical.step_message[0] ^= 1; }) == "DIGEST_MISMATCH");
+  CHECK(refusal([](auto& r) { r.canonical.ranks[1].digest[0] ^= 1; }) == "DIGEST_MISMATCH");
+  CHECK(refusal([](auto& r) { r.shards[1].logs.clear(); }) == "STEP_UNAVAILABLE");
+  // Another state under a root that fits it: only rebuilding shows it.
+  CHECK(refusal([](auto& r) {
+          r.canonical.shards[2].digest[5] ^= 1;
+          std::vector<Sha256> digests;
+          for (const auto& shard : r.canonical.shards) digests.push_back(shard.digest);
+          r.canonical.state_root = test::sha_of_all(digests);
+        }) == "DIGEST_MISMATCH");
+}
+
+TEST_CASE("a point needs every shard and every rank") {
+  PublishedJob job(test::three_shards(test::sgd()));
+  job.step();
+  const auto assembled = [&](schema::SideState side, const std::function<void(PointFacts&)>& change) {
+    PointFacts facts = job.facts(1);
+    change(facts);
+    const auto record = assemble_point(*job.job.plan, side, std::move(facts));
+    return record ? std::string("whole") : code_of(record.error());
+  };
+  CHECK(assembled(job.side_of(1), [](auto&) {}) == "whole");
+  CHECK(assembled(job.side_of(1), [](auto& f) { f.shards.pop_back(); }) == "STATE_INCOMPLETE");
+  CHECK(assembled(job.side_of(1), [](auto& f) { f.shard_digests.pop_back(); }) == "STATE_INCOMPLETE");
+  CHECK(assembled(job.side_of(0), [](auto&) {}) == "STATE_INCOMPLETE");
+  schema::SideState one_rank = job.side_of(1);
+  one_rank.ranks.pop_back();
+  CHECK(assembled(one_rank, [](auto&) {}) == "STATE_INCOMPLETE");
+}
+
+}  // namespace gradtap::recovery
