@@ -8,6 +8,7 @@ Equal values give equal bytes (sets are ordered by their encoding, dicts keep th
 import collections
 import ctypes
 import importlib
+import re
 import struct
 import sys
 import types
@@ -21,6 +22,7 @@ MAX_NODES = 1 << 20
 PACKED = 16  # integers in a row from which on a list is packed
 
 _u64 = struct.Struct("<Q")
+_ARRAY_TYPE = re.compile("[<>|][biufcSU][0-9]{1,6}")
 _SEQUENCES = {list: b"l", tuple: b"t", set: b"S", frozenset: b"Z"}
 _MAPPINGS = {dict: b"m", collections.OrderedDict: b"o", collections.Counter: b"C"}
 _DTYPES = {str(d).replace("torch.", ""): d for d in vars(torch).values() if isinstance(d, torch.dtype)}
@@ -352,9 +354,10 @@ class _Reader:
 
     def array(self, scalar):
         np = importlib.import_module("numpy")  # only where the state holds an array
-        dtype = np.dtype(self.text())
-        if dtype.kind not in "biufcSU" or dtype.names:
-            raise Malformed("array of type %s before offset %d" % (dtype, self.at))
+        text = self.text()
+        if not _ARRAY_TYPE.fullmatch(text):  # numpy would parse far more than that
+            raise Malformed("array of type %.40r before offset %d" % (text, self.at))
+        dtype = np.dtype(text)
         dims, count = self.shape()
         array = np.frombuffer(bytes(self.take(count * dtype.itemsize)), dtype=dtype, count=count).reshape(dims)
         return array[()] if scalar else array.copy()

@@ -15,6 +15,7 @@ from . import codec, fixed
 
 BLOB_BYTES = 16 << 20
 PYTHON_RNG_BYTES = 24 << 10
+PLAIN = frozenset((type(None), bool, int, float, str))
 
 
 class Captured:
@@ -51,7 +52,7 @@ class SideState:
                       Part("rng.torch", _torch_rng, torch.equal)]
         self._numpy = Part("rng.numpy", _numpy_rng, _same_numpy)
         self._cuda = []
-        self.parts.append(Part("optimizer", self._optimizer, lambda a, b: a == b))
+        self.parts.append(Part("optimizer", self._optimizer))
         if scheduler is not None:
             self._add("scheduler", scheduler)
         if scaler is not None:
@@ -76,10 +77,15 @@ class SideState:
     def _optimizer(self):
         """Everything of the groups but the parameters, as it will be used next; and which gradients are None."""
         budget = codec.Budget(self._blob_bytes)
-        groups = [codec.snapshot({k: v for k, v in g.items() if k != "params"}, budget, None, "param_groups")
-                  for g in self._model.optimizer.param_groups]
+        groups = []
+        for group in self._model.optimizer.param_groups:
+            copy = {}
+            for key, value in group.items():
+                if key != "params":
+                    copy[key] = value if type(value) in PLAIN else codec.snapshot(value, budget, None, "." + key)
+            groups.append(copy)
         absent = bytes([p.grad is None for p in self._model.tensors])
-        return _Groups(groups, absent), self._blob_bytes - budget.bytes + len(absent)
+        return {"groups": groups, "absent": absent}, 1024 * len(groups) + len(absent)
 
     def _now(self):
         parts = self.parts
@@ -102,26 +108,6 @@ class SideState:
             except Exception as error:
                 missing[part.name] = reason_of(error)
         return taken, missing
-
-
-class _Groups:
-    """Compares by identity of kind and value, so that 1 and 1.0, 0.0 and -0.0 are not taken for the same."""
-
-    __slots__ = ("groups", "absent", "_key")
-
-    def __init__(self, groups, absent):
-        self.groups, self.absent = groups, absent
-        self._key = (repr(groups), absent)  # repr of a float is exact; tensors that compare equal in print do not count
-        if any(isinstance(v, torch.Tensor) for g in groups for v in g.values()):
-            self._key = None
-
-    def __eq__(self, other):
-        return self._key is not None and self._key == other._key
-
-    __hash__ = None
-
-    def plain(self):
-        return {"groups": self.groups, "absent": self.absent}
 
 
 def _pictures(tensors):
@@ -161,7 +147,7 @@ def _numpy_rng():
 
 
 def _same_numpy(a, b):
-    return a[0] == b[0] and a[2:] == b[2:] and bool((a[1] == b[1]).all())
+    return a[0] == b[0] and a[2:] == b[2:] and a[1].tobytes() == b[1].tobytes()
 
 
 # What the user may hand over
