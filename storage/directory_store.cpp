@@ -221,7 +221,10 @@ Status DirectoryStore::make_directories(std::string_view key, bool again) {
       if (!again && directories_.contains(folder)) continue;
     }
     const std::string path = path_of(folder);
-    if (files_.make_directory(path) != 0 && errno != EEXIST) return system_error(errno, "mkdir", path);
+    if (files_.make_directory(path) != 0 && errno != EEXIST) {
+      if (errno == ENOENT && !again) return make_directories(key, true);  // a known folder was deleted
+      return system_error(errno, "mkdir", path);
+    }
     // Also when it was there: whoever made it may have died before it was on the disk.
     const std::string_view above = folder_of(folder);
     const std::string parent = above.empty() ? options_.path : path_of(above);

@@ -46,8 +46,6 @@ Result<std::vector<LineageEntry>> list_lineages(const ObjectStore& store, std::s
     entry.lineage = parsed->lineage;
     if (auto claim = read_claim(store, job, parsed->lineage))
       entry.claim = std::move(*claim);
-    else if (is_store_trouble(claim.error().code))
-      return std::unexpected<Error>(claim.error());
     else
       entry.problem = claim.error();
     if (!out.empty()) out.back().superseded = true;
@@ -65,6 +63,8 @@ Result<LineageGrant> claim_lineage(ObjectStore& store, const LineageRequest& req
     for (LineageEntry& entry : std::views::reverse(*lineages))
       if (entry.claim && entry.claim->run_nonce == request.run_nonce)
         return LineageGrant{std::move(*entry.claim), false, entry.superseded};
+    for (const LineageEntry& entry : *lineages)  // it may be ours
+      if (!entry.claim && is_store_trouble(entry.problem.code)) return std::unexpected<Error>(entry.problem);
     const LineageId newest = lineages->empty() ? 0 : lineages->back().lineage;
     if (newest == ~LineageId{0})
       return fail(ErrorCode::kOutOfRange, "job has no lineage number left", request.job_name);

@@ -22,6 +22,7 @@ T ok(Result<T> result) {
 }
 
 struct PointMaker {
+  explicit PointMaker(ObjectStore& objects) : store(objects) {}
   ObjectStore& store;
   std::string job = "gpt-2.small";
   ShardId shards = 2;
