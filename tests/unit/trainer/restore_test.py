@@ -79,7 +79,51 @@ class Exact(unittest.TestCase):
         run = self.run_of(2, 12, [0, 1, 2])
         self.assertEqual(self.equal(run, 0, same_seeds=True)[0]["warmed"], 0)
         self.assertEqual(self.equal(run, 1)[0]["warmed"], 2)
-        self.equal(run, 2)
+        with FakeNode() as node:
+            results = self.equal(run, 2, endpoint=node.endpoint)
+            self.assertEqual([r["tapped"] for r in results], [True, True])
+            self.assertEqual([m["step"] for m in node.steps(1)], list(range(3, 13)))
+            through = {m["step"]: m for m in run.node.steps(1)}
+            for m in node.steps(1):  # the resumed job goes on to send what the other one sent
+                for name in through[m["step"]]["blobs"]:
+                    self.assertEqual(node.blob(m, name), run.node.blob(through[m["step"]], name), (m["step"], name))
+        self.one_rank_fails(run)
+
+    def one_rank_fails(self, run):
+        def failing(points, **args):
+            with PointServer(points) as server:
+                job = jobs.run("resuming", "failing", "", world=2, folder=run.folder, source=server.endpoint, **args)
+            self.assertEqual(job.codes, [0, 0], job.stderr)
+            found = []
+            for rank in range(2):
+                path = os.path.join(run.folder, "failing.%d" % rank)
+                if os.path.exists(path):
+                    with open(path) as f:
+                        found.append(json.load(f))
+                    os.unlink(path)
+            self.assertTrue(all(r["same"] for r in found), found)
+            return found
+
+        damaged = run.point(2)
+        data = damaged.sides[1]
+        damaged.sides[1] = data[:-1] + bytes([data[-1] ^ 1])
+        zero, one = failing([damaged, run.point(1)], step=2)
+        self.assertEqual((zero["name"], one["name"]), ("RANK_FAILED", "DIGEST_MISMATCH"))
+        self.assertIn("rank 1: DIGEST_MISMATCH", zero["text"])
+        zero, one = failing([run.point(2)], misbuilt=1)
+        self.assertEqual((zero["name"], one["name"]), ("RANK_FAILED", "STATE_MISMATCH"))
+        zero, one = failing([], misbuilt=1)
+        self.assertEqual((zero["name"], one["name"]), ("NO_POINT", "RANK_FAILED"))
+        (zero,) = failing([run.point(2)], absent=1)
+        self.assertEqual(zero["name"], "RANK_FAILED")
+        self.assertIn("nothing from rank 1", zero["text"])
+        # Damage that only one rank sees: all take the older point.
+        job = run.resume([damaged, run.point(1)])
+        self.assertEqual(job.codes, [0, 0], job.stderr)
+        results = run.results("resumed")
+        self.assertEqual([r["step"] for r in results], [1, 1])
+        self.assertIn("rank 1", results[0]["passed"][0][2])
+        self.assertEqual([r["ending"] for r in results], [r["ending"] for r in run.through])
 
     def test_three_ranks_find_unused(self):
         run = self.run_of(3, 16, [4], heads=True)

@@ -199,6 +199,29 @@ def resumed(g):
         losses.append(job.step(n))
         if tap:
             tap.commit()
-    job.finish(losses, step=restored.step, warmed=len(warmed), passed=restored.passed_over)
+    job.finish(losses, step=restored.step, tapped=bool(tap and tap.enabled), warmed=len(warmed), passed=restored.passed_over)
     if tap:
         tap.close()
+
+
+def failing(g):
+    """A restore that one rank cannot do: what does every rank say?"""
+    import gradtap
+
+    a = g["ARGS"]
+    job = Job(g, 77, 5000)
+    if a.get("absent") == g["RANK"]:
+        g["dist"].barrier()
+        return
+    if a.get("misbuilt") == g["RANK"]:
+        job.net.add_module("more", nn.Linear(2, 2))
+    before = job.tensors()[0][2]["param"].tobytes()
+    try:
+        gradtap.restore(a["source"], "unit", model=job.net, optimizer=job.optimizer, scheduler=job.scheduler,
+                        extra=job.extra, timeout_ms=3000, step=a.get("step"))
+        name, text = "none", ""
+    except gradtap.RestoreError as error:
+        name, text = error.name, str(error)
+    with open(os.path.join(a["folder"], "failing.%d" % g["RANK"]), "w") as f:
+        json.dump({"name": name, "text": text, "same": job.tensors()[0][2]["param"].tobytes() == before}, f)
+    g["dist"].barrier()
