@@ -50,7 +50,9 @@ class MemoryStore final : public ObjectStore {
     if (!found) return std::unexpected<Error>(found.error());
     return (*found)->size();
   }
+  bool unlistable = false;
   Result<std::vector<std::string>> list(std::string_view prefix) const override {
+    if (unlistable) return fail(ErrorCode::kObjectStore, "cannot be listed", std::string(prefix));
     std::vector<std::string> out;
     for (auto at = objects.lower_bound(prefix); at != objects.end() && at->first.starts_with(prefix); ++at)
       out.push_back(at->first);
