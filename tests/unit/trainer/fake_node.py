@@ -149,6 +149,8 @@ class FakeNode:
                 return 200, {}
             if what == "messages":
                 return self._messages(headers, body)
+            if what == "points":
+                return 200, {"points": []}
             if what == "detach":
                 self.detached[headers["X-Gradtap-Session"]] = json.loads(body)
                 return 200, {}
