@@ -13,6 +13,8 @@ int status_of(ErrorCode code) {
       return 400;
     case ErrorCode::kJobUnknown:
     case ErrorCode::kStepUnavailable:
+    case ErrorCode::kObjectMissing:
+    case ErrorCode::kPointNone:
       return 404;
     case ErrorCode::kSessionUnknown:
     case ErrorCode::kLineageSuperseded:
@@ -23,6 +25,7 @@ int status_of(ErrorCode code) {
     case ErrorCode::kStoreFull:
     case ErrorCode::kStoreWrite:
     case ErrorCode::kStoreRead:
+    case ErrorCode::kObjectStore:
       return 503;
     default:
       return 422;

@@ -172,8 +172,8 @@ Status HttpServer::start() {
     }
   });
   const auto handler = [&impl](const httplib::Request& from, httplib::Response& to) { impl.answer(from, to); };
-  impl.server.Get(R"(/v1/jobs/[^/]+/state)",
-                  [&impl](const httplib::Request& from, httplib::Response& to) { impl.stream(from, to); });
+  for (const char* const path : {R"(/v1/jobs/[^/]+/state)", R"(/v1/jobs/[^/]+/points/[^/]+/[^/]+/(state|side))"})
+    impl.server.Get(path, [&impl](const httplib::Request& from, httplib::Response& to) { impl.stream(from, to); });
   impl.server.Get(R"(/.*)", handler);
   impl.server.Post(R"(/.*)", handler);
   impl.server.Put(R"(/.*)", handler);

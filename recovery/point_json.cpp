@@ -52,7 +52,7 @@ json passed_over_json(const std::vector<storage::PassedOver>& passed_over) {
   return list;
 }
 
-json points_json(const storage::PointListing& listing) {
+json points_json(const storage::PointListing& listing, const std::optional<LineageId>& lineage) {
   json points = json::array();
   for (const storage::PointEntry& entry : listing.points) {
     json point = {{"lineage", entry.lineage},
@@ -71,14 +71,25 @@ json points_json(const storage::PointListing& listing) {
     }
     points.push_back(std::move(point));
   }
-  json out = {{"job", listing.job}, {"points", std::move(points)}, {"chosen", nullptr}, {"passed_over", json::array()}};
-  const auto choice = storage::choose_point(listing);
-  if (choice) {
-    out["chosen"] = {{"lineage", choice->point.lineage}, {"step", choice->point.step}};
+  json out = {{"job", listing.job}, {"points", std::move(points)}, {"passed_over", json::array()}};
+  storage::PointWish wish;
+  wish.lineage = lineage;
+  json restorable = json::array();
+  if (const auto choice = storage::choose_point(listing, wish); choice) {
     out["passed_over"] = passed_over_json(choice->passed_over);
+    std::vector<storage::LineageReach> chain;
+    // What cannot be followed further is found out when those before it are used up.
+    (void)storage::lineage_chain(listing, choice->point.lineage, chain);
+    for (const storage::LineageReach& reach : chain)
+      for (const storage::PointEntry& entry : listing.points) {
+        const bool before = entry.lineage != choice->point.lineage || entry.step <= choice->point.step;
+        if (entry.lineage == reach.lineage && entry.step <= reach.up_to && entry.valid && before)
+          restorable.push_back({{"lineage", entry.lineage}, {"step", entry.step}});
+      }
   } else {
     out["problem"] = error_json(choice.error());
   }
+  out["restorable"] = std::move(restorable);
   return out;
 }
 

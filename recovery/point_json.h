@@ -12,9 +12,10 @@
 namespace gradtap::recovery {
 
 [[nodiscard]] nlohmann::json error_json(const Error& error);
-// {"points": [...], "chosen": {"lineage", "step"} or null, "passed_over": [...]}: `chosen` is what a restore would
-// take.
-[[nodiscard]] nlohmann::json points_json(const storage::PointListing& listing);
+// {"points": [...], "restorable": [{"lineage", "step"}...], "passed_over": [...]}. `restorable`: what a restore takes,
+// and what it takes when that one turns out to be damaged, in order; of `lineage` and its parents when one is named.
+[[nodiscard]] nlohmann::json points_json(const storage::PointListing& listing,
+                                         const std::optional<LineageId>& lineage = {});
 [[nodiscard]] nlohmann::json point_json(const schema::PointRecord& record, const Sha256& record_digest);
 [[nodiscard]] nlohmann::json lineages_json(const storage::PointListing& listing);
 [[nodiscard]] nlohmann::json verify_json(const storage::VerifyReport& report);

@@ -136,7 +136,8 @@ TEST_CASE("points and lineages as JSON") {
   CHECK(points["points"][0]["wall_ms"] == 5002);
   CHECK(points["points"][0]["root"] ==
         to_hex(test::sha_of_all({job.job.digests[0][2], job.job.digests[1][2], job.job.digests[2][2]})));
-  CHECK(points["chosen"] == json{{"lineage", 1}, {"step", 2}});
+  CHECK(points["restorable"] ==
+        json({{{"lineage", 1}, {"step", 2}}, {{"lineage", 1}, {"step", 1}}, {{"lineage", 1}, {"step", 0}}}));
   const json lineages = lineages_json(listing());
   CHECK(lineages["lineages"][0]["lineage"] == 1);
   CHECK(lineages["lineages"][0]["points"] == 3);
@@ -160,10 +161,10 @@ TEST_CASE("points and lineages as JSON") {
   points = points_json(listing());
   CHECK(points["points"][0]["valid"] == false);
   CHECK(points["points"][0]["reason"].get<std::string>().find(job.last->side.key) != std::string::npos);
-  CHECK(points["chosen"] == json{{"lineage", 1}, {"step", 1}});
+  CHECK(points["restorable"] == json({{{"lineage", 1}, {"step", 1}}, {{"lineage", 1}, {"step", 0}}}));
   CHECK(points["passed_over"][0]["step"] == 2);
   const json empty = points_json(*storage::list_points(*job.objects, "nobody"));
-  CHECK(empty["chosen"].is_null());
+  CHECK(empty["restorable"].empty());
   CHECK(empty["problem"]["name"] == "POINT_NONE");
 }
 
