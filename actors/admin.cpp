@@ -1,12 +1,17 @@
 #include "actors/admin.h"
 
+#include <algorithm>
 #include <functional>
+#include <map>
 #include <memory>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
+
+#include "common/number_text.h"
 
 namespace gradtap::actors {
 
@@ -65,6 +70,12 @@ void ask_everybody(AdminPointer self, const GatheringPtr& gathering) {
   ask(self, gathering, wiring.keeper, "keeper");
   ask(self, gathering, wiring.gateway, "gateway");
   ask(self, gathering, wiring.supervisor, "supervisor");
+  ask(self, gathering, wiring.feed, "feed");
+  ask(self, gathering, wiring.fetcher, "fetcher");
+  ask(self, gathering, wiring.membership, "membership");
+  ask(self, gathering, wiring.publisher, "publisher");
+  for (std::size_t i = 0; i < wiring.replicators.size(); ++i)
+    ask(self, gathering, wiring.replicators[i], "replicator." + std::to_string(i));
   for (std::size_t i = 0; i < wiring.ingress.size(); ++i)
     ask(self, gathering, wiring.ingress[i], "ingress." + std::to_string(i));
   for (std::size_t i = 0; i < wiring.assemblers.size(); ++i)
@@ -101,80 +112,218 @@ json before_tracking(const json& side_channel) {
   return job;
 }
 
+using Answer = std::function<void(json)>;
+
+void own_status(AdminPointer self, Answer answer) {
+  auto gathering = std::make_shared<Gathering>();
+  gathering->open = 1;  // held until every question is out
+  gathering->done = [self, answer = std::move(answer)](Gathering& all) {
+    const AdminState& s = self->state;
+    json coordinator = answer_of(all, "coordinator");
+    const json side_channel = answer_of(all, "side_channel");
+    const json membership = answer_of(all, "membership");
+    if (!coordinator.is_object()) coordinator = before_tracking(side_channel);
+    coordinator["job"] = s.options.job;
+    if (!coordinator.contains("lineage") && side_channel.is_object())
+      coordinator["lineage"] = side_channel.value("lineage", 0);
+    json actors = json::object();
+    for (const auto& [who, body] : all.answers)
+      if (who != "coordinator" && who != "membership") actors[who] = body;
+    json body = {
+        {"node", s.options.node}, {"uptime_s", (s.options.clock->monotonic_ns() - s.started_ns) / 1'000'000'000},
+        {"tap", s.options.tap},   {"jobs", json::array({coordinator})},
+        {"actors", actors},       {"absent", all.absent}};
+    if (membership.is_object()) body["cluster"] = membership;
+    answer(std::move(body));
+  };
+  ask_everybody(self, gathering);
+  gathering->close_one();
+}
+
+void own_shards(AdminPointer self, Answer answer) {
+  auto gathering = std::make_shared<Gathering>();
+  gathering->open = 1;
+  gathering->done = [self, answer = std::move(answer)](Gathering& all) {
+    json shards = json::array();
+    for (auto& [who, body] : all.answers) {
+      body["node"] = self->state.options.node;
+      shards.push_back(std::move(body));
+    }
+    answer(json{{"shards", shards}, {"absent", all.absent}});
+  };
+  const Wiring& wiring = *self->state.wiring;
+  for (std::size_t i = 0; i < wiring.owners.size(); ++i)
+    ask(self, gathering, wiring.owners[i], "owner." + std::to_string(i));
+  gathering->close_one();
+}
+
+void own_digests(AdminPointer self, std::uint64_t from, std::uint64_t to, Answer answer) {
+  if (!self->state.wiring->coordinator) return answer(json{{"digests", json::array()}});
+  self->request(self->state.wiring->coordinator, kDeadline, digests_atom_v, from, to)
+      .then([answer](const HttpAnswer& got) { answer(json::parse(got.body, nullptr, false)); },
+            [answer](const caf::error&) {
+              answer(json{{"digests", json::array()}, {"absent", json::array({"coordinator"})}});
+            });
+}
+
+// What every live peer answers, by member name; the names of those that do not.
+void ask_peers(AdminPointer self, const std::string& what, const std::string& argument,
+               const std::function<void(json answers, std::vector<std::string> absent)>& answer) {
+  const AdminState& state = self->state;
+  if (!state.wiring->membership) return answer(json::object(), {});
+  const auto missing = [cluster = state.options.cluster](const json& answers) {
+    std::vector<std::string> absent;
+    for (MemberIndex member = 0; member < cluster->size(); ++member)
+      if (member != cluster->self() && !answers.contains(cluster->name(member)))
+        absent.push_back(cluster->name(member));
+    return absent;
+  };
+  self->request(state.wiring->membership, kDeadline, ask_atom_v, what, argument)
+      .then(
+          [answer, missing](const HttpAnswer& got) {
+            json answers = json::parse(got.body, nullptr, false);
+            if (!answers.is_object()) answers = json::object();
+            auto absent = missing(answers);
+            answer(std::move(answers), std::move(absent));
+          },
+          [answer, missing](const caf::error&) { answer(json::object(), missing(json::object())); });
+}
+
+// Two parts of an answer, whichever comes first.
+struct Pair {
+  json own;
+  json peers;
+  std::vector<std::string> absent;
+  int open = 2;
+  std::function<void(Pair&)> done;
+  void close_one() {
+    if (--open == 0) done(*this);
+  }
+};
+
+void whole(AdminPointer self, const std::string& what, const std::string& argument,
+           const std::function<void(Answer)>& own, std::function<void(Pair&)> done) {
+  auto pair = std::make_shared<Pair>();
+  pair->done = std::move(done);
+  own([pair](json body) {
+    pair->own = std::move(body);
+    pair->close_one();
+  });
+  ask_peers(self, what, argument, [pair](json answers, std::vector<std::string> absent) {
+    pair->peers = std::move(answers);
+    pair->absent = std::move(absent);
+    pair->close_one();
+  });
+}
+
+std::string text_of(const json& body) {
+  return body.dump(-1, ' ', false, json::error_handler_t::replace);
+}
+
+caf::result<HttpAnswer> starting(AdminPointer self) {
+  auto promise = self->make_response_promise<HttpAnswer>();
+  promise.deliver(http_error({ErrorCode::kNodeBusy, "the node is starting", {}, {}, {}, "ask again"}));
+  return promise;
+}
+
+caf::result<HttpAnswer> status(AdminPointer self, const std::string& job) {
+  auto promise = self->make_response_promise<HttpAnswer>();
+  whole(
+      self, "status", {}, [self](Answer answer) { own_status(self, std::move(answer)); },
+      [promise, job](Pair& pair) mutable {
+        if (!job.empty()) {
+          promise.deliver(HttpAnswer{200, text_of(pair.own["jobs"][0])});
+          return;
+        }
+        json nodes = json::array();
+        for (auto& [name, body] : pair.peers.items())
+          if (body.is_object()) nodes.push_back(std::move(body));
+        pair.own["nodes"] = std::move(nodes);
+        for (const std::string& name : pair.absent) pair.own["absent"].push_back(name);
+        promise.deliver(HttpAnswer{200, text_of(pair.own)});
+      });
+  return promise;
+}
+
+caf::result<HttpAnswer> shards(AdminPointer self) {
+  auto promise = self->make_response_promise<HttpAnswer>();
+  whole(
+      self, "shards", {}, [self](Answer answer) { own_shards(self, std::move(answer)); },
+      [promise](Pair& pair) mutable {
+        json list = std::move(pair.own["shards"]);
+        for (const auto& [name, body] : pair.peers.items())
+          if (body.is_object() && body.contains("shards") && body["shards"].is_array())
+            for (const json& shard : body["shards"])
+              if (shard.is_object()) list.push_back(shard);
+        std::sort(list.begin(), list.end(), [](const json& a, const json& b) {
+          const auto key = [](const json& x) { return std::pair(x.value("shard", 0), x.value("node", std::string())); };
+          return key(a) < key(b);
+        });
+        for (const std::string& name : pair.absent) pair.own["absent"].push_back(name);
+        promise.deliver(HttpAnswer{200, text_of({{"shards", list}, {"absent", pair.own["absent"]}})});
+      });
+  return promise;
+}
+
+caf::result<HttpAnswer> digests(AdminPointer self, std::uint64_t from, std::uint64_t to) {
+  auto promise = self->make_response_promise<HttpAnswer>();
+  whole(
+      self, "digests", fmt::format("{}:{}", from, to),
+      [self, from, to](Answer answer) { own_digests(self, from, to, std::move(answer)); },
+      [promise](Pair& pair) mutable {
+        std::map<std::uint64_t, std::string> roots;
+        const auto take = [&](const json& body) {
+          if (!body.is_object() || !body.contains("digests") || !body["digests"].is_array()) return;
+          for (const json& entry : body["digests"])
+            if (entry.is_object() && entry.contains("step") && entry["step"].is_number_unsigned() &&
+                entry.contains("root") && entry["root"].is_string())
+              roots.emplace(entry["step"].get<std::uint64_t>(), entry["root"].get<std::string>());
+        };
+        take(pair.own);
+        for (const auto& [name, body] : pair.peers.items()) take(body);
+        json list = json::array();
+        for (const auto& [step, root] : roots) list.push_back({{"step", step}, {"root", root}});
+        promise.deliver(HttpAnswer{200, text_of({{"digests", list}, {"absent", pair.absent}})});
+      });
+  return promise;
+}
+
+caf::result<HttpAnswer> own_part(AdminPointer self, const std::string& what, const std::string& argument) {
+  auto promise = self->make_response_promise<HttpAnswer>();
+  const Answer answer = [promise](const json& body) mutable { promise.deliver(HttpAnswer{200, text_of(body)}); };
+  if (what == "status") {
+    own_status(self, answer);
+  } else if (what == "shards") {
+    own_shards(self, answer);
+  } else {
+    const std::string_view text = argument;
+    const std::size_t colon = text.find(':');
+    const auto from = parse_integer<std::uint64_t>(text.substr(0, colon));
+    const auto to = parse_integer<std::uint64_t>(colon == std::string_view::npos ? "" : text.substr(colon + 1));
+    own_digests(self, from.value_or(0), to.value_or(0), answer);
+  }
+  return promise;
+}
+
 AdminActor::behavior_type admin(AdminPointer self, const AdminOptions& options) {
   self->state.options = options;
   self->state.started_ns = options.clock->monotonic_ns();
   return {
       [self](status_atom, const std::string& job) -> caf::result<HttpAnswer> {
-        auto promise = self->make_response_promise<HttpAnswer>();
-        AdminState& state = self->state;
-        ++state.questions;
-        if (!state.wiring) {
-          promise.deliver(http_error({ErrorCode::kNodeBusy, "the node is starting", {}, {}, {}, "ask again"}));
-          return promise;
-        }
-        auto gathering = std::make_shared<Gathering>();
-        gathering->open = 1;  // held until every question is out
-        gathering->done = [self, promise, job](Gathering& all) mutable {
-          const AdminState& s = self->state;
-          json coordinator = answer_of(all, "coordinator");
-          const json side_channel = answer_of(all, "side_channel");
-          if (!coordinator.is_object()) coordinator = before_tracking(side_channel);
-          coordinator["job"] = s.options.job;
-          if (!coordinator.contains("lineage") && side_channel.is_object())
-            coordinator["lineage"] = side_channel.value("lineage", 0);
-          if (!job.empty()) {
-            promise.deliver(HttpAnswer{200, coordinator.dump()});
-            return;
-          }
-          json actors = json::object();
-          for (const auto& [who, body] : all.answers)
-            if (who != "coordinator") actors[who] = body;
-          const json body = {
-              {"node", s.options.node}, {"uptime_s", (s.options.clock->monotonic_ns() - s.started_ns) / 1'000'000'000},
-              {"tap", s.options.tap},   {"jobs", json::array({coordinator})},
-              {"actors", actors},       {"absent", all.absent}};
-          promise.deliver(HttpAnswer{200, body.dump()});
-        };
-        ask_everybody(self, gathering);
-        gathering->close_one();
-        return promise;
+        ++self->state.questions;
+        return self->state.wiring ? status(self, job) : starting(self);
       },
       [self](shards_atom) -> caf::result<HttpAnswer> {
-        auto promise = self->make_response_promise<HttpAnswer>();
         ++self->state.questions;
-        auto gathering = std::make_shared<Gathering>();
-        gathering->open = 1;
-        gathering->done = [promise](Gathering& all) mutable {
-          json shards = json::array();
-          for (auto& [who, body] : all.answers) shards.push_back(std::move(body));
-          std::sort(shards.begin(), shards.end(),
-                    [](const json& a, const json& b) { return a.value("shard", 0) < b.value("shard", 0); });
-          promise.deliver(HttpAnswer{200, json{{"shards", shards}, {"absent", all.absent}}.dump()});
-        };
-        if (self->state.wiring)
-          for (std::size_t i = 0; i < self->state.wiring->owners.size(); ++i)
-            ask(self, gathering, self->state.wiring->owners[i], "owner." + std::to_string(i));
-        gathering->close_one();
-        return promise;
+        return self->state.wiring ? shards(self) : starting(self);
       },
       [self](digests_atom, std::uint64_t from, std::uint64_t to) -> caf::result<HttpAnswer> {
-        auto promise = self->make_response_promise<HttpAnswer>();
-        if (!self->state.wiring || !self->state.wiring->coordinator) {
-          promise.deliver(HttpAnswer{200, R"({"digests":[]})"});
-          return promise;
-        }
-        self->request(self->state.wiring->coordinator, kDeadline, digests_atom_v, from, to)
-            .then([promise](const HttpAnswer& answer) mutable { promise.deliver(answer); },
-                  [promise](const caf::error&) mutable {
-                    promise.deliver(http_error({ErrorCode::kTimeout,
-                                                "the coordinator did not answer within 1 s",
-                                                "coordinator",
-                                                {},
-                                                {},
-                                                "ask again; see gradtap status"}));
-                  });
-        return promise;
+        ++self->state.questions;
+        return self->state.wiring ? digests(self, from, to) : starting(self);
+      },
+      [self](ask_atom, const std::string& what, const std::string& argument) -> caf::result<HttpAnswer> {
+        ++self->state.questions;
+        return self->state.wiring ? own_part(self, what, argument) : starting(self);
       },
       [self](wire_atom, const WiringPtr& wiring) { self->state.wiring = wiring; },
       [self](status_atom) {

@@ -1,12 +1,13 @@
 // Admin: answers for every actor of the node.
 //
-// Purpose: fan a question out with a 1 s deadline and merge the answers; who does not answer is listed under "absent",
-// never waited for. Owns nothing but handles. Thread: its own.
+// Purpose: fan a question out, to the actors here and to the peers' admin actors, with a 1 s deadline, and merge the
+// answers; who does not answer is listed under "absent", never waited for. Owns nothing but handles. Thread: its own.
 #pragma once
 
 #include <memory>
 #include <string>
 
+#include "actors/cluster_state.h"
 #include "actors/interfaces.h"
 #include "common/clock.h"
 
@@ -17,6 +18,7 @@ struct AdminOptions {
   std::string job;
   std::string tap;  // description of the port
   std::shared_ptr<const Clock> clock;
+  std::shared_ptr<const ClusterState> cluster;
 };
 
 [[nodiscard]] AdminActor spawn_admin(caf::actor_system& system, AdminOptions options);

@@ -59,15 +59,18 @@ Outcome bind(AssemblerPointer self, const BindOrder& order) {
     contribution->slices.push_back(slice);
   }
   for (auto& [shard, contribution] : per_shard) {
-    if (shard >= state.wiring->owners.size())
+    if (shard >= state.wiring->owner_of.size())
       return {false, Error{ErrorCode::kLayoutInvalid,
                            "a slice names a shard that has no owner",
                            "shard " + std::to_string(shard),
-                           std::to_string(state.wiring->owners.size()),
+                           std::to_string(state.wiring->owner_of.size()),
                            {},
                            {}}};
     ++state.contributions;
-    self->send(state.wiring->owners[shard], contrib_atom_v, ContributionPtr(std::move(contribution)));
+    if (const OwnerActor& owner = state.wiring->owner_of[shard])
+      self->send(owner, contrib_atom_v, ContributionPtr(std::move(contribution)));
+    else if (state.options.retention)
+      state.options.retention->add(contribution);
   }
   publish(self);
   return {};

@@ -18,7 +18,6 @@ constexpr std::size_t kOpsKept = 16'384;
 constexpr std::size_t kDroppedKept = 65'536;
 constexpr std::size_t kMessageTimesKept = 64;
 constexpr std::uint64_t kAskAgainNs = 1'000'000'000;
-constexpr std::uint64_t kFlushLagNs = 2'000'000'000;
 
 dataplane::StepVerdict to_dataplane(replica::Verdict verdict) {
   switch (verdict) {
@@ -57,10 +56,27 @@ std::optional<std::size_t> assignment_to_name(const std::vector<dataplane::Assig
   return found;
 }
 
+ProgressConfig progress_config(const ClusterShape& shape, const CoordinationConfig& config) {
+  ProgressConfig progress;
+  for (const auto& owners : shape.owners) progress.copies = std::max(progress.copies, owners.size());
+  progress.copies = std::min<std::size_t>(progress.copies, 2);
+  progress.degraded_durable = config.degraded_durable;
+  progress.steps_kept = config.roots_kept;
+  return progress;
+}
+
 }  // namespace
+
+ClusterShape single_member(std::size_t shards) {
+  return {0, {"this node"}, std::vector<std::vector<MemberIndex>>(shards, std::vector<MemberIndex>{0})};
+}
 
 Coordination::Coordination(JobPlanPtr plan, const CoordinationConfig& config, const Clock& clock, StepNumber version,
                            dataplane::SizeTable sizes)
+    : Coordination(plan, config, clock, version, std::move(sizes), single_member(plan->shards.shards().size())) {}
+
+Coordination::Coordination(JobPlanPtr plan, const CoordinationConfig& config, const Clock& clock, StepNumber version,
+                           dataplane::SizeTable sizes, ClusterShape shape)
     : plan_(std::move(plan)),
       config_(config),
       clock_(clock),
@@ -68,10 +84,18 @@ Coordination::Coordination(JobPlanPtr plan, const CoordinationConfig& config, co
       base_(version),
       newest_message_(version),
       bound_(version),
-      verified_(version),
-      applied_(plan_->shards.shards().size(), version),
-      durable_(plan_->shards.shards().size()),
+      applied_here_(version),
+      shape_(std::move(shape)),
+      progress_(shape_.owners, shape_.names, progress_config(shape_, config)),
+      live_(shape_.names.size(), false),
       last_message_ns_(clock.monotonic_ns()) {
+  for (ShardId shard = 0; shard < shape_.owners.size(); ++shard) {
+    const auto& owners = shape_.owners[shard];
+    if (std::find(owners.begin(), owners.end(), shape_.self) == owners.end()) continue;
+    applied_[shard] = version;
+    progress_.on_version(shape_.self, shard, version);
+  }
+  on_live(shape_.self, true);
   commands_.emplace_back(PublishSizes{std::make_shared<const dataplane::SizeTable>(sizes_)});
 }
 
@@ -205,32 +229,50 @@ void Coordination::on_drained(std::uint64_t ticket, bool done) {
 }
 
 void Coordination::on_applied(const Applied& applied) {
-  if (applied.shard >= applied_.size()) return;
+  const auto known = applied_.find(applied.shard);
+  if (known == applied_.end()) return;
   if (!applied.outcome.ok) {
     const bool unwired = applied.outcome.error.code == ErrorCode::kGradientUnwired;
-    apply_gap_ =
-        Gap{unwired ? GapReason::kUnwired : GapReason::kUnsupported, applied.step,
-            fmt::format("shard {}: {}", applied.shard, applied.outcome.error.text()), "the shard stays at its version"};
+    const bool diverged = applied.outcome.error.code == ErrorCode::kDigestMismatch;
+    apply_gap_ = Gap{unwired    ? GapReason::kUnwired
+                     : diverged ? GapReason::kDiverged
+                                : GapReason::kUnsupported,
+                     applied.step, fmt::format("shard {}: {}", applied.shard, applied.outcome.error.text()),
+                     "the shard stays at its version"};
     note(true, apply_gap_->evidence);
     return;
   }
-  applied_[applied.shard] = std::max(applied_[applied.shard], applied.step);
-  auto& digests = digests_[applied.step];
-  digests[applied.shard] = applied.digest;
-  verified_ = applied_.empty() ? bound_ : *std::min_element(applied_.begin(), applied_.end());
-  for (auto it = digests_.begin(); it != digests_.end() && it->first <= verified_;) {
-    if (it->second.size() == applied_.size()) {
-      std::vector<Sha256> in_order;
-      for (const auto& [shard, digest] : it->second) in_order.push_back(digest);
-      roots_[it->first] = replica::state_root(in_order);
-    } else if (it->first == base_) {  // verified from the start; its digests come one by one
-      ++it;
-      continue;
-    }
-    it = digests_.erase(it);
-  }
-  while (roots_.size() > config_.roots_kept) roots_.erase(roots_.begin());
+  known->second = std::max(known->second, applied.step);
+  progress_.on_version(shape_.self, applied.shard, known->second);
+  progress_.on_digest(shape_.self, applied.shard, applied.step, applied.digest);
+  follow_owners();
   advance();
+}
+
+void Coordination::on_jumped(ShardId shard, StepNumber step) {
+  const auto known = applied_.find(shard);
+  if (known == applied_.end() || step <= known->second) return;
+  known->second = step;
+  progress_.on_version(shape_.self, shard, step);
+  follow_owners();
+  advance();
+}
+
+// What every owner here has applied needs no binding here any more, however its bytes came.
+void Coordination::follow_owners() {
+  applied_here_ = bound_;
+  if (!applied_.empty()) {
+    applied_here_ = ~StepNumber{0};
+    for (const auto& [shard, step] : applied_) applied_here_ = std::min(applied_here_, step);
+  }
+  if (applied_here_ <= bound_ || (attempt_.phase != Phase::kIdle && attempt_.phase != Phase::kWatching)) return;
+  if (attempt_.phase == Phase::kWatching) forget_ops_of_step();
+  bound_ = applied_here_;
+  ++fetched_steps_;
+  messages_.erase(messages_.begin(), messages_.upper_bound(bound_));
+  dropped_.erase(dropped_.begin(), dropped_.upper_bound(bound_));
+  held_.reset();
+  attempt_ = Attempt{};
 }
 
 void Coordination::on_durable(const Durable& durable) {
@@ -241,18 +283,48 @@ void Coordination::on_durable(const Durable& durable) {
     return;
   }
   store_gap_.reset();
-  if (durable.shard < durable_.size())
-    durable_[durable.shard] = std::max(durable_[durable.shard].value_or(0), durable.step);
+  if (applied_.contains(durable.shard)) progress_.on_durable(shape_.self, durable.shard, durable.step);
+}
+
+void Coordination::on_peer(const PeerReport& report) {
+  if (report.member >= shape_.names.size() || report.member == shape_.self) return;
+  for (const PeerReport::Shard& shard : report.shards) {
+    progress_.on_version(report.member, shard.shard, shard.version);
+    if (shard.durable) progress_.on_durable(report.member, shard.shard, *shard.durable);
+  }
+  for (const PeerReport::Digest& digest : report.digests)
+    progress_.on_digest(report.member, digest.shard, digest.step, digest.digest);
+  PeerReport& kept = peers_[report.member];
+  kept = report;
+  kept.digests.clear();
+  newest_message_ = std::max(newest_message_, report.training);
+  published_ = std::max(published_, report.published);
+  if (attempt_.phase == Phase::kWatching) fetch_if_due();
+  advance();
+}
+
+void Coordination::on_live(MemberIndex member, bool live) {
+  if (member >= live_.size()) return;
+  live_[member] = live;
+  progress_.on_live(member, live);
+  if (!live) peers_.erase(member);
+}
+
+void Coordination::on_published(StepNumber step, std::vector<Gap> gaps) {
+  published_ = std::max(published_, step);
+  publish_gaps_ = std::move(gaps);
 }
 
 void Coordination::tick() {
   const std::uint64_t now = clock_.monotonic_ns();
-  if (durable() >= verified_)
+  if (durable() >= verified())
     durable_behind_since_ns_ = 0;
   else if (durable_behind_since_ns_ == 0)
     durable_behind_since_ns_ = now;
   advance();
-  if (attempt_.phase != Phase::kWatching || attempt_.definitive) return;
+  if (attempt_.phase != Phase::kWatching) return;
+  fetch_if_due();
+  if (attempt_.definitive) return;
   if (now - attempt_.started_ns < config_.grace_ms * 1'000'000) return;
   attempt_.phase = Phase::kDraining;
   attempt_.first_ticket = next_ticket_++;
@@ -273,7 +345,7 @@ void Coordination::advance() {
 
 bool Coordination::begin_next() {
   const StepNumber step = bound_ + 1;
-  if (bound_ - verified_ >= config_.bind_ahead_steps || apply_gap_) return false;
+  if (bound_ - applied_here_ >= config_.bind_ahead_steps || apply_gap_) return false;
   const auto message = messages_.find(step);
   if (message == messages_.end()) {
     if (dropped_.contains(step))
@@ -313,6 +385,26 @@ bool Coordination::message_missed(StepNumber step) {
   return now - awaited_since_ns_ > config_.grace_ms * 1'000'000;
 }
 
+// Peers have the step, or may have it: when this node's own tap has not shown it whole, its owners ask them.
+void Coordination::fetch_if_due() {
+  if (shape_.names.size() < 2 || applied_.empty()) return;
+  const bool held_here = held_ && attempt_.definitive;
+  bool behind = false;
+  bool anybody = false;
+  for (const auto& [member, report] : peers_) {
+    if (!live_[member]) continue;
+    anybody = anybody || report.bound >= attempt_.step;
+    behind = behind || report.bound >= attempt_.step + config_.behind_steps;
+  }
+  if (!behind && !(held_here && anybody)) return;
+  const std::uint64_t now = clock_.monotonic_ns();
+  if (attempt_.fetch_asked_ns != 0 && now - attempt_.fetch_asked_ns < kAskAgainNs) return;
+  attempt_.fetch_asked_ns = now;
+  auto go = std::make_shared<Go>();
+  go->scalars = attempt_.message->scalars;
+  commands_.emplace_back(FetchStep{std::move(go)});
+}
+
 void Coordination::evaluate() {
   attempt_.changed = false;
   attempt_.assignments = binder_.assignments(attempt_.evidence, attempt_.definitive);
@@ -327,7 +419,7 @@ void Coordination::evaluate() {
   // A step that needs no gradient needs no bytes to be judged.
   if (attempt_.evidence.verdict != dataplane::StepVerdict::kApplied || attempt_.evidence.synced_backwards == 0)
     return judge();
-  if (!attempt_.definitive && known_incomplete(attempt_.assignments)) return;  // more summaries will come
+  if (!attempt_.definitive && known_incomplete(attempt_.assignments)) return fetch_if_due();  // more will come
   attempt_.first_ticket = next_ticket_;
   for (std::size_t a = 0; a < list.size(); ++a)
     for (std::uint32_t i = 0; i < list[a].buckets.size(); ++i) {
@@ -480,6 +572,7 @@ void Coordination::judge() {
                     "raise assembly.window_bytes or assembly.limbo_bytes");
     }
   if (attempt_.definitive) hold_for_missing_bytes();
+  fetch_if_due();
 }
 
 void Coordination::hold_for_missing_bytes() {
@@ -532,9 +625,15 @@ void Coordination::finish_step() {
   go->first_order = attempt_.first_ticket;
   commands_.emplace_back(GiveGo{std::move(go)});
   bound_ = attempt_.step;
+  if (applied_.empty()) applied_here_ = bound_;
   messages_.erase(attempt_.step);
   dropped_.erase(dropped_.begin(), dropped_.upper_bound(attempt_.step));
   held_.reset();
+  forget_ops_of_step();
+  attempt_ = Attempt{};
+}
+
+void Coordination::forget_ops_of_step() {
   const std::uint64_t end = attempt_.evidence.end;
   if (binder_.delta_known()) {
     const std::int64_t tag = static_cast<std::int64_t>(end) + binder_.deltas().front();
@@ -546,7 +645,6 @@ void Coordination::finish_step() {
       commands_.emplace_back(ForgetBelow{binder_.comm(), below});
     }
   }
-  attempt_ = Attempt{};
 }
 
 void Coordination::ask_for_layout(const LayoutId& id) {
@@ -554,115 +652,6 @@ void Coordination::ask_for_layout(const LayoutId& id) {
   if (layout_asked_ns_ != 0 && now - layout_asked_ns_ < kAskAgainNs) return;
   layout_asked_ns_ = now;
   commands_.emplace_back(AskLayout{id});
-}
-
-// -- reports -------------------------------------------------------------------------------------------------------
-
-StepNumber Coordination::training() const {
-  return std::max(newest_message_, bound_);
-}
-
-StepNumber Coordination::durable() const {
-  StepNumber lowest = verified_;
-  for (const auto& step : durable_) lowest = std::min(lowest, step.value_or(0));
-  return lowest;
-}
-
-std::size_t Coordination::durable_shards() const {
-  return static_cast<std::size_t>(
-      std::count_if(durable_.begin(), durable_.end(), [](const auto& step) { return step.has_value(); }));
-}
-
-bool Coordination::base_durable() const {
-  return std::all_of(durable_.begin(), durable_.end(), [](const auto& step) { return step.has_value(); });
-}
-
-std::vector<Gap> Coordination::gaps() const {
-  std::vector<Gap> gaps;
-  const std::uint64_t now = clock_.monotonic_ns();
-  if (!config_.coverage_hole.empty())
-    gaps.push_back({GapReason::kCoverageHole, base_, config_.coverage_hole, "mirror more ranks: no step can complete"});
-  if (apply_gap_) gaps.push_back(*apply_gap_);
-  if (training() > verified_) {
-    if (held_)
-      gaps.push_back(*held_);
-    else if (bound_ > verified_)
-      gaps.push_back({GapReason::kApplyLag, verified_ + 1, fmt::format("{} steps are bound", bound_ - verified_),
-                      "owners are applying"});
-    else
-      gaps.push_back({GapReason::kInFlight, verified_ + 1, "the step's bytes are being assembled", {}});
-  }
-  if (detached_ && detach_reason_ != "close")
-    gaps.push_back({GapReason::kClientDisabled, training(), "the client left: " + detach_reason_,
-                    "restart the job to attach again"});
-  else if (!detached_ && now - last_message_ns_ > config_.trainer_silent_ms * 1'000'000)
-    gaps.push_back({GapReason::kTrainerSilent, training(),
-                    fmt::format("no message for {} s", (now - last_message_ns_) / 1'000'000'000), "look at the job"});
-  if (store_gap_) gaps.push_back(*store_gap_);
-  if (durable() < verified_ && !store_gap_ && durable_behind_since_ns_ != 0 &&
-      now - durable_behind_since_ns_ > kFlushLagNs)
-    gaps.push_back({GapReason::kFlushLag, durable() + 1,
-                    fmt::format("durable is behind for {} ms", (now - durable_behind_since_ns_) / 1'000'000),
-                    "the keeper is writing"});
-  if (!plan_->unknown_leaves.empty()) {
-    std::string names;
-    for (const std::string& name : plan_->unknown_leaves) {
-      if (names.size() > 200) {
-        names += " ...";
-        break;
-      }
-      names += (names.empty() ? "" : ", ") + name;
-    }
-    gaps.push_back({GapReason::kUnknownState, base_, names, "pass the objects in extra= or remove them"});
-  }
-  if (durable() > 0)
-    gaps.push_back({GapReason::kPublishInterval, 0, "no recovery points are configured on this node", {}});
-  return gaps;
-}
-
-nlohmann::json Coordination::status() const {
-  nlohmann::json list = nlohmann::json::array();
-  for (const Gap& gap : gaps())
-    list.push_back({{"reason", static_cast<unsigned>(gap.reason)},
-                    {"name", gap_reason_name(gap.reason)},
-                    {"since_step", gap.since_step},
-                    {"evidence", gap.evidence},
-                    {"action", gap.action}});
-  nlohmann::json deltas = nlohmann::json::array();
-  for (const std::int64_t delta : binder_.deltas()) deltas.push_back(delta);
-  const bool held = held_ && held_->reason != GapReason::kLayoutUnknown;
-  return {{"lineage", plan_->lineage},
-          {"state", held ? "held" : "tracking"},
-          {"shards", applied_.size()},
-          {"recipe", replica::recipe_name(plan_->recipe)},
-          {"base_step", base_},
-          {"training", training()},
-          {"bound", bound_},
-          {"verified", verified_},
-          {"durable", durable()},
-          {"published", 0},
-          {"lag_steps", training() - verified_},
-          {"gaps", list},
-          {"binding",
-           {{"delta", deltas},
-            {"strong_buckets", strong_buckets_},
-            {"weak_buckets", weak_buckets_},
-            {"by_witness", by_witness_},
-            {"relearnt_deltas", binder_.counters().relearnt_deltas},
-            {"skipped_steps", skipped_steps_},
-            {"drains", drains_},
-            {"questions", questions_},
-            {"messages_pending", messages_.size()},
-            {"messages_refused", messages_refused_},
-            {"layouts", layouts_.size()},
-            {"op_sizes", sizes_.sizes().size()}}}};
-}
-
-nlohmann::json Coordination::roots(StepNumber from, StepNumber to) const {
-  nlohmann::json list = nlohmann::json::array();
-  for (auto it = roots_.lower_bound(from); it != roots_.end() && it->first <= to; ++it)
-    list.push_back({{"step", it->first}, {"root", to_hex(it->second)}});
-  return {{"digests", list}};
 }
 
 }  // namespace gradtap::actors

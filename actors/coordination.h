@@ -1,12 +1,14 @@
 // Coordination: what the step coordinator decides, as a pure object.
 //
 // Purpose: steps in order: bind the buckets of step s by rule 2.2, see to it that every byte is there, give the go;
-// keep the four numbers and say why they differ. It never sees bytes: it asks for words at witness positions and for
-// missing ranges. Inputs are calls, outputs are Commands to be carried out by the actor; replies carry the command's
-// ticket. Ownership: owns the binder and all bookkeeping of one lineage. Threads: one. Time is a parameter.
+// keep the four numbers and say why they differ. Every node binds by itself, for the shards that it owns; a step that
+// this node's tap did not see whole is fetched from peers, which have proven it by the same rule. It never sees bytes:
+// it asks for words at witness positions and for missing ranges. Inputs are calls, outputs are Commands to be carried
+// out by the actor; replies carry the command's ticket. Ownership: owns the binder and all bookkeeping of one lineage.
+// Threads: one. Time is a parameter.
 // Invariants: published <= durable <= verified <= training; no step without its message; nothing is bound twice; never
-// more than `bind_ahead_steps` steps bound and not verified. Failure behaviour: what cannot be proven holds the replica
-// where it is, with a reason; late bytes are still tried.
+// more than `bind_ahead_steps` steps bound and not applied here. Failure behaviour: what cannot be proven holds the
+// replica where it is, with a reason; late bytes are still tried.
 #pragma once
 
 #include <cstdint>
@@ -22,6 +24,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "actors/job_progress.h"
 #include "actors/messages.h"
 #include "common/clock.h"
 #include "common/gap_reason.h"
@@ -39,6 +42,41 @@ struct CoordinationConfig {
   std::uint64_t roots_kept = 4096;
   std::uint64_t layouts_max = 64;
   std::string coverage_hole;  // what the mirrored ports cannot show; empty: nothing
+  // A peer bound so many steps more: what this node has not bound by itself is fetched at once, not after the grace.
+  StepNumber behind_steps = 3;
+  bool degraded_durable = true;
+  bool points_configured = false;  // recovery points have a place to go
+  std::uint64_t publish_interval_steps = 1;
+};
+
+// Who owns what, as this node sees it.
+struct ClusterShape {
+  MemberIndex self = 0;
+  std::vector<std::string> names;                // members in file order
+  std::vector<std::vector<MemberIndex>> owners;  // by shard, primary first
+};
+// One member that owns everything.
+[[nodiscard]] ClusterShape single_member(std::size_t shards);
+
+// What another member says about the lineage, from time to time.
+struct PeerReport {
+  MemberIndex member = 0;
+  StepNumber training = 0;
+  StepNumber bound = 0;
+  StepNumber published = 0;
+  struct Shard {
+    ShardId shard = 0;
+    StepNumber version = 0;
+    std::optional<StepNumber> durable;
+  };
+  std::vector<Shard> shards;
+  struct Digest {
+    ShardId shard = 0;
+    StepNumber step = 0;
+    Sha256 digest{};
+  };
+  std::vector<Digest> digests;
+  std::vector<Gap> gaps;  // of verify and durable stage, its own
 };
 
 // -- commands ------------------------------------------------------------------------------------------------------
@@ -63,6 +101,10 @@ struct ForgetBelow {
 struct AskLayout {
   LayoutId layout{};
 };
+// The owners here are to fetch this step's gradient from peers.
+struct FetchStep {
+  GoPtr go;
+};
 struct PublishSizes {
   OpSizesPtr sizes;
 };
@@ -70,11 +112,15 @@ struct NoteEvent {
   bool warning = false;
   std::string text;
 };
-using Command = std::variant<AskWords, OrderBind, AskDrain, GiveGo, ForgetBelow, AskLayout, PublishSizes, NoteEvent>;
+using Command =
+    std::variant<AskWords, OrderBind, AskDrain, GiveGo, ForgetBelow, AskLayout, PublishSizes, FetchStep, NoteEvent>;
 
 class Coordination {
  public:
-  // `version`: the step that every shard is at. `sizes`: op sizes known so far (grown here, never shrunk).
+  // `version`: the step that every shard here is at. `sizes`: op sizes known so far (grown here, never shrunk).
+  Coordination(JobPlanPtr plan, const CoordinationConfig& config, const Clock& clock, StepNumber version,
+               dataplane::SizeTable sizes, ClusterShape shape);
+  // Alone: a cluster of one.
   Coordination(JobPlanPtr plan, const CoordinationConfig& config, const Clock& clock, StepNumber version,
                dataplane::SizeTable sizes);
 
@@ -87,16 +133,27 @@ class Coordination {
   void on_drained(std::uint64_t ticket, bool done = true);  // not done: some queue was never found empty in time
   void on_applied(const Applied& applied);
   void on_durable(const Durable& durable);
+  // An owner here took over a whole version of this step from a peer.
+  void on_jumped(ShardId shard, StepNumber step);
+  void on_peer(const PeerReport& report);
+  void on_live(MemberIndex member, bool live);
+  // What the publisher has to say, wherever it runs: the newest recovery point, and why there is no newer one.
+  void on_published(StepNumber step, std::vector<Gap> gaps);
   void tick();
 
   [[nodiscard]] std::vector<Command> take_commands();
 
   [[nodiscard]] StepNumber training() const;
-  [[nodiscard]] StepNumber verified() const { return verified_; }
+  [[nodiscard]] StepNumber bound() const { return bound_; }
+  [[nodiscard]] StepNumber verified() const;
   [[nodiscard]] StepNumber durable() const;
-  [[nodiscard]] std::size_t durable_shards() const;  // with any version in the store
-  [[nodiscard]] bool base_durable() const;           // every shard has a version in the store
-  [[nodiscard]] std::vector<Gap> gaps() const;
+  [[nodiscard]] StepNumber published() const { return published_; }
+  [[nodiscard]] std::size_t durable_shards() const { return progress_.base_shards(); }
+  [[nodiscard]] bool base_durable() const { return progress_.base_durable(); }
+  [[nodiscard]] const JobProgress& progress() const { return progress_; }
+  [[nodiscard]] const ClusterShape& shape() const { return shape_; }
+  [[nodiscard]] std::vector<Gap> gaps() const;        // of the job
+  [[nodiscard]] std::vector<Gap> local_gaps() const;  // of this node alone, for its reports
   [[nodiscard]] nlohmann::json status() const;
   // State roots of steps from..to that are still kept.
   [[nodiscard]] nlohmann::json roots(StepNumber from, StepNumber to) const;
@@ -126,6 +183,7 @@ class Coordination {
     dataplane::Judgement judgement;
     bool bind_failed = false;
     std::string bind_error;
+    std::uint64_t fetch_asked_ns = 0;
   };
 
   void advance();
@@ -143,6 +201,9 @@ class Coordination {
                                              const std::vector<std::vector<Interval>>& missing) const;
   [[nodiscard]] const replica::WitnessBucket* witness_of(std::uint32_t bucket) const;
   [[nodiscard]] bool known_incomplete(const dataplane::Assignments& assignments) const;
+  void fetch_if_due();
+  void follow_owners();
+  void forget_ops_of_step();
   void note(bool warning, std::string text);
 
   JobPlanPtr plan_;
@@ -161,11 +222,14 @@ class Coordination {
   StepNumber base_ = 0;
   StepNumber newest_message_ = 0;
   StepNumber bound_ = 0;
-  StepNumber verified_ = 0;
-  std::vector<StepNumber> applied_;                          // by shard
-  std::vector<std::optional<StepNumber>> durable_;           // by shard
-  std::map<StepNumber, std::map<ShardId, Sha256>> digests_;  // steps not yet verified
-  std::map<StepNumber, Sha256> roots_;
+  StepNumber applied_here_ = 0;            // by every owner of this node
+  std::map<ShardId, StepNumber> applied_;  // by the owners of this node
+  ClusterShape shape_;
+  JobProgress progress_;
+  std::map<MemberIndex, PeerReport> peers_;  // the newest of each, without digests
+  std::vector<bool> live_;
+  StepNumber published_ = 0;
+  std::vector<Gap> publish_gaps_;
 
   std::optional<Gap> held_;  // why the step being bound is not bound; empty: in flight
   std::optional<Gap> apply_gap_;
@@ -187,6 +251,7 @@ class Coordination {
   std::uint64_t drains_ = 0;
   std::uint64_t messages_refused_ = 0;
   std::uint64_t questions_ = 0;
+  std::uint64_t fetched_steps_ = 0;
 };
 
 }  // namespace gradtap::actors

@@ -1,8 +1,12 @@
 #include "actors/coordinator.h"
 
+#include <algorithm>
+#include <map>
 #include <memory>
 #include <utility>
+#include <vector>
 
+#include "actors/peer_codec.h"
 #include "common/log.h"
 
 namespace gradtap::actors {
@@ -11,6 +15,10 @@ namespace {
 
 constexpr std::chrono::milliseconds kTick{50};
 constexpr std::chrono::milliseconds kAnswerDeadline{5000};
+constexpr std::chrono::milliseconds kReportDelay{5};
+constexpr std::uint64_t kReportEveryNs = 500'000'000;
+constexpr std::size_t kDigestsPerReport = 512;
+constexpr std::uint64_t kPublishBehindMax = 8;  // intervals
 
 struct CoordinatorState {
   static inline const char* name = "coordinator";
@@ -18,6 +26,9 @@ struct CoordinatorState {
   std::unique_ptr<Coordination> core;
   WiringPtr wiring;
   bool base_reported = false;
+  bool report_scheduled = false;
+  std::uint64_t reported_ns = 0;
+  std::vector<PeerReport::Digest> fresh_digests;  // not yet reported to peers
 };
 
 using CoordinatorPointer = CoordinatorActor::stateful_pointer<CoordinatorState>;
@@ -78,6 +89,9 @@ struct Carrier {
           .then([close_one](const DrainReport&) { close_one(true); },
                 [close_one](const caf::error&) { close_one(false); });
   }
+  void operator()(const FetchStep& fetch) const {
+    for (const OwnerActor& owner : wiring().owners) self->send(owner, fetch_atom_v, fetch.go);
+  }
   void operator()(const GiveGo& go) const {
     for (const OwnerActor& owner : wiring().owners) self->send(owner, go_atom_v, go.go);
   }
@@ -113,13 +127,99 @@ void report_base(CoordinatorPointer self) {
   self->send(state.wiring->side_channel, durable_atom_v, std::uint64_t{state.core->durable()});
 }
 
+// Peers hear what is new at most once in a few milliseconds, and twice a second that nothing is.
+void schedule_report(CoordinatorPointer self) {
+  CoordinatorState& state = self->state;
+  if (state.report_scheduled || !state.wiring) return;
+  state.report_scheduled = true;
+  self->delayed_send(self, kReportDelay, flush_atom_v);
+}
+
+// Retention forgets what every owner, live or not, has on disk; logs are kept here until the co-owners have them.
+void release(CoordinatorPointer self) {
+  const CoordinatorState& state = self->state;
+  const JobProgress& progress = state.core->progress();
+  StepNumber lowest = ~StepNumber{0};
+  for (ShardId shard = 0; shard < progress.owners().size(); ++shard) {
+    const StepNumber step = progress.lowest_durable(shard);
+    if (state.options.retention) state.options.retention->release(state.options.plan->lineage, shard, step);
+    lowest = std::min(lowest, step);
+  }
+  if (state.options.config.points_configured) lowest = std::min(lowest, state.core->published());
+  if (lowest != ~StepNumber{0} && state.wiring && state.wiring->keeper)
+    self->send(state.wiring->keeper, retain_atom_v, std::uint64_t{lowest});
+}
+
+void send_report(CoordinatorPointer self) {
+  CoordinatorState& state = self->state;
+  state.report_scheduled = false;
+  state.reported_ns = state.options.clock->monotonic_ns();
+  if (!state.wiring) return;
+  release(self);
+  const Coordination& core = *state.core;
+  if (state.wiring->publisher) self->send(state.wiring->publisher, tick_atom_v);
+  if (!state.wiring->membership) {
+    state.fresh_digests.clear();
+    return;
+  }
+  PeerReport report;
+  report.member = core.shape().self;
+  report.training = core.training();
+  report.bound = core.bound();
+  report.published = core.published();
+  report.gaps = core.local_gaps();
+  const auto& owners = core.progress().owners();
+  for (ShardId shard = 0; shard < owners.size(); ++shard)
+    for (std::size_t place = 0; place < owners[shard].size(); ++place)
+      if (owners[shard][place] == report.member) {
+        const OwnerProgress& progress = core.progress().owner(shard, place);
+        if (progress.known) report.shards.push_back({shard, progress.version, progress.durable});
+      }
+  const std::size_t count = std::min(state.fresh_digests.size(), kDigestsPerReport);
+  report.digests.assign(state.fresh_digests.begin(), state.fresh_digests.begin() + static_cast<std::ptrdiff_t>(count));
+  state.fresh_digests.erase(state.fresh_digests.begin(),
+                            state.fresh_digests.begin() + static_cast<std::ptrdiff_t>(count));
+  self->send(state.wiring->membership, report_atom_v, encode_report(report, state.options.plan->lineage));
+  if (!state.fresh_digests.empty()) schedule_report(self);
+}
+
+// Every step in turn, unless the publisher is far behind: then the newest one.
+PublishViewPtr publish_view(const CoordinatorState& state, StepNumber previous, std::uint64_t interval) {
+  const Coordination& core = *state.core;
+  const JobProgress& progress = core.progress();
+  auto view = std::make_shared<PublishView>();
+  view->plan = state.options.plan;
+  view->training = core.training();
+  view->verified = core.verified();
+  view->durable = core.durable();
+  view->diverged = progress.diverged();
+  const auto newest = progress.publishable();
+  if (!newest || interval == 0) return view;
+  const StepNumber last = *newest - *newest % interval;
+  StepNumber due = previous - previous % interval + interval;
+  if (last < due) return view;
+  if (last - due > kPublishBehindMax * interval) due = last;
+  auto digests = progress.digests(due);
+  if (!digests && due != last) digests = progress.digests(due = last);
+  if (!digests) return view;
+  view->due = due;
+  view->digests = std::move(*digests);
+  for (ShardId shard = 0; shard < progress.owners().size(); ++shard)
+    view->producers.push_back(progress.producers(shard, due));
+  return view;
+}
+
 CoordinatorActor::behavior_type coordinator(CoordinatorPointer self, const CoordinatorOptions& options) {
   self->state.options = options;
   dataplane::SizeTable sizes;
   for (const std::uint64_t bytes : options.plan->expected_op_bytes)
     if (bytes > 0) (void)sizes.add({bytes, 4});  // a hint that is no size is no hint
-  self->state.core =
-      std::make_unique<Coordination>(options.plan, options.config, *options.clock, options.version, std::move(sizes));
+  self->state.core = std::make_unique<Coordination>(
+      options.plan, options.config, *options.clock, options.version, std::move(sizes),
+      options.shape.owners.empty() ? single_member(options.plan->shards.shards().size()) : options.shape);
+  for (const auto& [shard, step] : options.versions) self->state.core->on_jumped(shard, step);
+  if (options.cluster)
+    for (const MemberIndex member : options.cluster->live_peers()) self->state.core->on_live(member, true);
   self->delayed_send(self, kTick, tick_atom_v);
   return {
       [self](ops_atom, const OpSummariesPtr& ops) {
@@ -140,6 +240,8 @@ CoordinatorActor::behavior_type coordinator(CoordinatorPointer self, const Coord
       },
       [self](applied_atom, const Applied& applied) {
         self->state.core->on_applied(applied);
+        if (applied.outcome.ok) self->state.fresh_digests.push_back({applied.shard, applied.step, applied.digest});
+        schedule_report(self);
         carry_out(self);
       },
       [self](durable_atom, const Durable& durable) {
@@ -148,10 +250,37 @@ CoordinatorActor::behavior_type coordinator(CoordinatorPointer self, const Coord
         if (!self->state.base_reported && self->state.wiring && self->state.wiring->side_channel)
           self->send(self->state.wiring->side_channel, flush_atom_v, std::uint64_t{self->state.core->durable_shards()});
         report_base(self);
+        schedule_report(self);
         carry_out(self);
       },
+      [self](version_atom, std::uint32_t shard, std::uint64_t step) {
+        self->state.core->on_jumped(shard, step);
+        carry_out(self);
+      },
+      [self](report_atom, const PeerReportPtr& report) {
+        self->state.core->on_peer(*report);
+        release(self);
+        report_base(self);
+        if (self->state.wiring && self->state.wiring->publisher) self->send(self->state.wiring->publisher, tick_atom_v);
+        carry_out(self);
+      },
+      [self](live_atom, std::uint64_t member, bool live) {
+        self->state.core->on_live(member, live);
+        report_base(self);
+        schedule_report(self);
+        carry_out(self);
+      },
+      [self](publish_atom, std::uint64_t step, const GapsPtr& gaps) {
+        self->state.core->on_published(step, *gaps);
+        schedule_report(self);
+      },
+      [self](publish_atom, std::uint64_t previous, std::uint64_t interval) {
+        return publish_view(self->state, previous, interval);
+      },
+      [self](flush_atom) { send_report(self); },
       [self](tick_atom) {
         self->state.core->tick();
+        if (self->state.options.clock->monotonic_ns() - self->state.reported_ns > kReportEveryNs) send_report(self);
         carry_out(self);
         self->delayed_send(self, kTick, tick_atom_v);
       },

@@ -4,11 +4,14 @@
 // question to another actor has a deadline; no answer counts as "ask again".
 #pragma once
 
+#include <map>
 #include <memory>
 #include <string>
 
+#include "actors/cluster_state.h"
 #include "actors/coordination.h"
 #include "actors/interfaces.h"
+#include "actors/tap_retention.h"
 #include "common/event_ring.h"
 
 namespace gradtap::actors {
@@ -18,8 +21,12 @@ struct CoordinatorOptions {
   CoordinationConfig config;
   std::shared_ptr<const Clock> clock;
   std::shared_ptr<EventRing> events;
-  StepNumber version = 0;
-  std::vector<std::string> warnings;  // shown with the status: what the operator should know and accepted
+  StepNumber version = 0;                       // the lowest of the shards owned here
+  std::map<ShardId, StepNumber> versions;       // of those that are further
+  ClusterShape shape;                           // no owners: this node alone owns everything
+  std::shared_ptr<const ClusterState> cluster;  // who is live at the start; may be empty
+  std::shared_ptr<TapRetention> retention;      // told what every owner has durably; may be empty
+  std::vector<std::string> warnings;            // shown with the status: what the operator should know and accepted
 };
 
 [[nodiscard]] CoordinatorActor spawn_coordinator(caf::actor_system& system, CoordinatorOptions options);

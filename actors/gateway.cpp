@@ -47,6 +47,15 @@ HttpAnswer bad_number(const HttpRequest& request) {
       {ErrorCode::kBadNumber, "a number of the request is not one", request.path, "a decimal integer", {}, {}}, 422);
 }
 
+Error no_points() {
+  return {ErrorCode::kPointNone,
+          "this node publishes no recovery points",
+          {},
+          "an object store",
+          {},
+          "set objects.directory in the node's configuration"};
+}
+
 class Router {
  public:
   Router(caf::actor_system& system, GatewayOptions options) : system_(system), options_(std::move(options)) {}
@@ -64,10 +73,23 @@ class Router {
     return job_request(std::move(request), parts);
   }
 
+  // A side-channel request for this node as home.
+  [[nodiscard]] HttpAnswer here(HttpRequest&& request) {
+    const auto parts = split_path(request.path);
+    if (parts.size() < 4 || parts[0] != "v1" || parts[1] != "jobs" || parts[2] != options_.job ||
+        !of_side_channel(parts[3]))
+      return not_found(request);
+    return side_request(std::move(request), parts);
+  }
+
   [[nodiscard]] Result<std::function<bool(const ByteSink&)>> stream(const HttpRequest& request) {
     const auto parts = split_path(request.path);
-    if (parts.size() != 4 || parts[2] != options_.job)
+    if (parts.size() < 4 || parts[2] != options_.job)
       return fail(ErrorCode::kJobUnknown, "this node does not protect that job", request.path, options_.job);
+    if (parts[3] == "points") {
+      if (!options_.points) return std::unexpected(no_points());
+      return options_.points->stream(request, {parts.begin() + 3, parts.end()});
+    }
     const auto step = number(request, "step", 0);
     const auto optimizer = number(request, "optimizer", 0);
     if (!step || !optimizer || !request.query.contains("step"))
@@ -94,7 +116,11 @@ class Router {
     return answer;
   }
 
-  HttpAnswer job_request(HttpRequest&& request, const std::vector<std::string_view>& parts) {
+  static bool of_side_channel(std::string_view what) {
+    return what == "attach" || what == "messages" || what == "detach" || what == "chunks" || what == "blobs";
+  }
+
+  HttpAnswer side_request(HttpRequest&& request, const std::vector<std::string_view>& parts) {
     const std::string_view what = parts[3];
     const bool get = request.method == "GET";
     const bool post = request.method == "POST";
@@ -115,6 +141,25 @@ class Router {
       chunk->number = *n;
       chunk->body = std::move(request.body);
       return ask(options_.side_channel, chunk_atom_v, ChunkUploadPtr(std::move(chunk)));
+    }
+    if (what == "blobs" && request.method == "PUT" && parts.size() == 5) {
+      auto blob = std::make_shared<BlobUpload>();
+      blob->session = request.session;
+      blob->digest = std::string(parts[4]);
+      blob->body = std::move(request.body);
+      return ask(options_.side_channel, blob_atom_v, BlobUploadPtr(std::move(blob)));
+    }
+    return not_found(request);
+  }
+
+  HttpAnswer job_request(HttpRequest&& request, const std::vector<std::string_view>& parts) {
+    const std::string_view what = parts[3];
+    if (of_side_channel(what))
+      return options_.forward ? options_.forward(std::move(request)) : side_request(std::move(request), parts);
+    const bool get = request.method == "GET";
+    if (get && (what == "points" || what == "lineages")) {
+      if (!options_.points) return http_error(no_points());
+      return options_.points->answer(request, {parts.begin() + 3, parts.end()});
     }
     if (what == "status" && get && parts.size() == 4) return ask(options_.admin, status_atom_v, options_.job);
     if (what == "shards" && get && parts.size() == 4) return ask(options_.admin, shards_atom_v);
@@ -185,7 +230,8 @@ Result<Gateway> spawn_gateway(caf::actor_system& system, GatewayOptions options)
   handlers.stream = [router](const HttpRequest& request) { return router->stream(request); };
   auto server = std::make_shared<HttpServer>(http, std::move(handlers));
   GRADTAP_TRY(server->start());
-  return Gateway{system.spawn(gateway, server), server};
+  return Gateway{[router](HttpRequest&& request) { return router->here(std::move(request)); },
+                 system.spawn(gateway, server), server};
 }
 
 }  // namespace gradtap::actors

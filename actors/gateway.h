@@ -11,6 +11,7 @@
 
 #include "actors/http_server.h"
 #include "actors/interfaces.h"
+#include "actors/point_answers.h"
 #include "common/event_ring.h"
 
 namespace gradtap::actors {
@@ -21,11 +22,17 @@ struct GatewayOptions {
   SideChannelActor side_channel;
   AdminActor admin;
   std::shared_ptr<EventRing> events;
+  // Carries a request of the side channel to the home, wherever that is; empty: it is here.
+  std::function<HttpAnswer(HttpRequest&&)> forward;
   // Prepares a stream of the durable state (StateReader); called on a server thread.
   std::function<Result<std::function<bool(const ByteSink&)>>(StepNumber step, bool optimizer)> state;
+  // Recovery points; null where none are published (no object store).
+  std::shared_ptr<PointAnswers> points;
 };
 
 struct Gateway {
+  // Answers a request of the side channel as the home; for requests that another node forwards.
+  std::function<HttpAnswer(HttpRequest&&)> here;
   GatewayActor actor;
   std::shared_ptr<HttpServer> server;  // started
 };

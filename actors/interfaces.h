@@ -2,11 +2,13 @@
 //
 // Rules: every actor answers `status`; every request has a finite timeout; whoever dies is reported to the
 // supervisor, which ends the node (the store recovers it). Credits bound every hop: ingress -> assembler by bursts
-// lent, coordinator -> owner by steps bound ahead, owner -> keeper by steps not yet durable.
+// lent, coordinator -> owner by steps bound ahead, owner -> keeper by steps not yet durable. Across nodes only the peer
+// actor is addressed, with texts of peer_codec.h; bulk goes over the node link.
 #pragma once
 
 #include <caf/all.hpp>
 
+#include "actors/cluster_messages.h"
 #include "actors/messages.h"
 
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(gradtap::actors::ActorStatus)
@@ -35,6 +37,13 @@ CAF_ALLOW_UNSAFE_MESSAGE_TYPE(gradtap::actors::MessagesPostPtr)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(gradtap::actors::OpSummariesPtr)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(gradtap::actors::ProvenFlowsPtr)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(gradtap::actors::WiringPtr)
+
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(gradtap::actors::PulledGradientPtr)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(gradtap::actors::PulledVersionPtr)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(gradtap::actors::PeerReportPtr)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(gradtap::actors::GapsPtr)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(gradtap::actors::PublishViewPtr)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(gradtap::actors::BlobUploadPtr)
 
 CAF_BEGIN_TYPE_ID_BLOCK(gradtap, first_custom_type_id)
 CAF_ADD_ATOM(gradtap, gradtap::actors, status_atom, "status")
@@ -71,6 +80,19 @@ CAF_ADD_ATOM(gradtap, gradtap::actors, detach_atom, "detach")
 CAF_ADD_ATOM(gradtap, gradtap::actors, ask_atom, "ask")
 CAF_ADD_ATOM(gradtap, gradtap::actors, watch_atom, "watch")
 CAF_ADD_ATOM(gradtap, gradtap::actors, shards_atom, "shards")
+CAF_ADD_ATOM(gradtap, gradtap::actors, pull_atom, "pull")
+CAF_ADD_ATOM(gradtap, gradtap::actors, version_atom, "version")
+CAF_ADD_ATOM(gradtap, gradtap::actors, sync_atom, "sync")
+CAF_ADD_ATOM(gradtap, gradtap::actors, hello_atom, "hello")
+CAF_ADD_ATOM(gradtap, gradtap::actors, report_atom, "report")
+CAF_ADD_ATOM(gradtap, gradtap::actors, live_atom, "live")
+CAF_ADD_ATOM(gradtap, gradtap::actors, home_atom, "home")
+CAF_ADD_ATOM(gradtap, gradtap::actors, fetch_atom, "fetch")
+CAF_ADD_ATOM(gradtap, gradtap::actors, publish_atom, "publish")
+CAF_ADD_ATOM(gradtap, gradtap::actors, upload_atom, "upload")
+CAF_ADD_ATOM(gradtap, gradtap::actors, blob_atom, "blob")
+CAF_ADD_ATOM(gradtap, gradtap::actors, retain_atom, "retain")
+CAF_ADD_ATOM(gradtap, gradtap::actors, connect_to_atom, "connect to")
 CAF_END_TYPE_ID_BLOCK(gradtap)
 
 namespace gradtap::actors {
@@ -125,6 +147,18 @@ using CoordinatorActor = caf::typed_actor<
     caf::reacts_to<applied_atom, Applied>,
     // A shard's step is durable.
     caf::reacts_to<durable_atom, Durable>,
+    // An owner here took a whole version over from a peer.
+    caf::reacts_to<version_atom, std::uint32_t, std::uint64_t>,
+    // What a peer's coordinator says of the lineage.
+    caf::reacts_to<report_atom, PeerReportPtr>,
+    // A member came or went.
+    caf::reacts_to<live_atom, std::uint64_t, bool>,
+    // The newest recovery point, and why there is no newer one.
+    caf::reacts_to<publish_atom, std::uint64_t, GapsPtr>,
+    // What the publisher needs to know for the step that is due after this one, at this interval.
+    caf::replies_to<publish_atom, std::uint64_t, std::uint64_t>::with<PublishViewPtr>,
+    // Peers and publisher are to be told what is new; sent by the actor to itself, once for many events.
+    caf::reacts_to<flush_atom>,
     // Time has passed: deadlines are looked at.
     caf::reacts_to<tick_atom>,
     // The owners, assemblers and ingress actors in force.
@@ -140,6 +174,10 @@ using OwnerActor = caf::typed_actor<
     caf::reacts_to<contrib_atom, ContributionPtr>,
     // The scalars of a step whose buckets are all proven.
     caf::reacts_to<go_atom, GoPtr>,
+    // The scalars of a step that this node's tap did not show whole: its gradient is to be fetched from a peer.
+    caf::reacts_to<fetch_atom, GoPtr>,
+    // The owner has no version, or none that a log leads on from: it asks peers for a whole one; sent to itself.
+    caf::reacts_to<version_atom>,
     // A step of this shard is durable.
     caf::reacts_to<durable_atom, Durable>,
     // The coordinator and keeper in force; the owner then makes its base version durable if it is not yet.
@@ -159,6 +197,8 @@ using KeeperActor = caf::typed_actor<
     caf::replies_to<lineage_atom, LineageRecordPtr>::with<LineageAnswer>,
     // The lineage's record is to be replaced (the recipe is known now).
     caf::replies_to<record_atom, LineageRecordPtr>::with<Outcome>,
+    // Shards' logs at or below this step are no longer needed by co-owners or recovery points.
+    caf::reacts_to<retain_atom, std::uint64_t>,
     // The coordinator in force.
     caf::reacts_to<wire_atom, WiringPtr>,
     // Commits, bytes, errors, free space.
@@ -174,8 +214,16 @@ using SideChannelActor = caf::typed_actor<
     caf::replies_to<chunk_atom, ChunkUploadPtr>::with<HttpAnswer>,
     // POST messages.
     caf::replies_to<post_atom, MessagesPostPtr>::with<HttpAnswer>,
+    // PUT blobs: side state too large for a message.
+    caf::replies_to<blob_atom, BlobUploadPtr>::with<HttpAnswer>,
     // POST detach.
     caf::replies_to<detach_atom, MessagesPostPtr>::with<HttpAnswer>,
+    // This node has become, or is no longer, the home of the job.
+    caf::reacts_to<home_atom, bool>,
+    // Sessions that a peer stored as home.
+    caf::reacts_to<side_atom, SideEntriesPtr>,
+    // The actors in force.
+    caf::reacts_to<wire_atom, WiringPtr>,
     // The coordinator wants the body of the layout with this id (hex) again.
     caf::reacts_to<ask_atom, std::string>,
     // Every shard's base version is durable: the attach is complete.
@@ -185,14 +233,84 @@ using SideChannelActor = caf::typed_actor<
     // Sessions, lineage, queue.
     caf::replies_to<status_atom>::with<ActorStatus>>;
 
+// One detached actor per node that has peers: waits for them, so that nobody else has to.
+using FetcherActor = caf::typed_actor<
+    // The gradient of a shard's step from any peer that has it.
+    caf::replies_to<pull_atom, std::uint32_t, std::uint32_t, std::uint64_t>::with<PulledGradientPtr>,
+    // A whole version of a shard, at this step or newer, from any peer that has one.
+    caf::replies_to<version_atom, std::uint32_t, std::uint64_t>::with<PulledVersionPtr>,
+    // Side entries of the newest lineage from that member, of steps after the given one, into this node's store.
+    caf::replies_to<sync_atom, std::uint64_t, std::uint64_t>::with<Outcome>,
+    // The lineage in force.
+    caf::reacts_to<wire_atom, WiringPtr>,
+    // Bytes, sources, failures.
+    caf::replies_to<status_atom>::with<ActorStatus>>;
+
+// One detached actor per peer: hands it side entries in order, and waits until they are durable there.
+using ReplicatorActor = caf::typed_actor<
+    // These entries are to be durable on the peer; at once a failure when the peer is not live.
+    caf::replies_to<side_atom, SideEntriesPtr>::with<Outcome>,
+    // Entries, failures.
+    caf::replies_to<status_atom>::with<ActorStatus>>;
+
+// One per node: what the home stored is stored here too, and told to this node's coordinator.
+using FeedActor = caf::typed_actor<
+    // Entries that came from a peer.
+    caf::replies_to<side_atom, SideEntriesPtr>::with<Outcome>,
+    // The coordinator and keeper in force.
+    caf::reacts_to<wire_atom, WiringPtr>,
+    // Batches, entries by kind.
+    caf::replies_to<status_atom>::with<ActorStatus>>;
+
+// The only actor that other nodes address. Texts are those of peer_codec.h: hostile until parsed.
+using PeerActor = caf::typed_actor<
+    // Who the caller is, and what it is: answered by who this node is.
+    caf::replies_to<hello_atom, std::string>::with<std::string>,
+    // What the caller's coordinator has to say.
+    caf::reacts_to<report_atom, std::string>,
+    // A question of the admin actor or the publisher there (what, argument): answered for this node alone.
+    caf::replies_to<ask_atom, std::string, std::string>::with<std::string>>;
+
+// One per node: connects to every peer's peer actor, watches it, and keeps ClusterState.
+using MembershipActor = caf::typed_actor<
+    // Try to reach this member; sent by the actor to itself.
+    caf::reacts_to<connect_to_atom, std::uint64_t>,
+    // Say hello to everybody, look at deadlines.
+    caf::reacts_to<tick_atom>,
+    // A peer has said who it is (text of its hello), when it called here.
+    caf::reacts_to<hello_atom, std::string>,
+    // What this node's coordinator has to say to every live peer.
+    caf::reacts_to<report_atom, std::string>,
+    // Ask every live peer; answers by member name, JSON; absent ones are left out.
+    caf::replies_to<ask_atom, std::string, std::string>::with<HttpAnswer>,
+    // Ask one member.
+    caf::replies_to<ask_atom, std::uint64_t, std::string, std::string>::with<HttpAnswer>,
+    // The actors in force.
+    caf::reacts_to<wire_atom, WiringPtr>,
+    // Members, live, ready, home, connections.
+    caf::replies_to<status_atom>::with<ActorStatus>>;
+
+// One detached actor per node, at work on the home: turns durable steps into recovery points.
+using PublisherActor = caf::typed_actor<
+    // Look whether a step is publishable.
+    caf::reacts_to<tick_atom>,
+    // Upload this node's part of a point (text of peer_codec.h); answered by references to the objects.
+    caf::replies_to<upload_atom, std::string>::with<HttpAnswer>,
+    // The actors in force.
+    caf::reacts_to<wire_atom, WiringPtr>,
+    // Points, bytes, errors.
+    caf::replies_to<status_atom>::with<ActorStatus>>;
+
 // One per node: answers for everybody with a deadline; who does not answer in time is listed as absent.
 using AdminActor = caf::typed_actor<
-    // Node and jobs: GET /v1/status.
+    // Node and jobs, of this node and its peers: GET /v1/status. A job's name: the job alone.
     caf::replies_to<status_atom, std::string>::with<HttpAnswer>,
-    // The shards of the job: GET /v1/jobs/J/shards.
+    // The shards of the job on every node: GET /v1/jobs/J/shards.
     caf::replies_to<shards_atom>::with<HttpAnswer>,
     // State roots: GET /v1/jobs/J/digests.
     caf::replies_to<digests_atom, std::uint64_t, std::uint64_t>::with<HttpAnswer>,
+    // The same questions (status, shards, digests FROM:TO) for this node alone, as peers ask them.
+    caf::replies_to<ask_atom, std::string, std::string>::with<HttpAnswer>,
     // The actors in force.
     caf::reacts_to<wire_atom, WiringPtr>,
     // The admin actor's own counters.
@@ -221,6 +339,14 @@ struct Wiring {
   SideChannelActor side_channel;
   GatewayActor gateway;
   SupervisorActor supervisor;
+  AdminActor admin;
+  FetcherActor fetcher;                      // empty when the node is alone
+  std::vector<ReplicatorActor> replicators;  // by member; empty handle for this node
+  FeedActor feed;
+  MembershipActor membership;
+  PublisherActor publisher;
+  JobPlanPtr plan;                   // of the lineage in force
+  std::vector<OwnerActor> owner_of;  // by shard; empty handle where this node owns it not
 };
 
 }  // namespace gradtap::actors

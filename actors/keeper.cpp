@@ -6,6 +6,9 @@
 
 #include <nlohmann/json.hpp>
 
+#include "actors/blob_sweep.h"
+#include "storage/lineage_registry.h"
+
 namespace gradtap::actors {
 
 namespace {
@@ -26,7 +29,10 @@ struct KeeperState {
   std::uint64_t retry_ms = 0;
   CoordinatorActor coordinator;
   std::map<ShardId, StepNumber> durable;
+  StepNumber needed_after = 0;  // co-owners and the next recovery point go on from here
+  BlobSweep blobs;
   // counters
+  std::uint64_t blobs_dropped = 0;
   std::uint64_t commits = 0;
   std::uint64_t shard_records = 0;
   std::uint64_t log_bytes = 0;
@@ -54,6 +60,7 @@ Status adopt(KeeperState& state, LineageId lineage) {
   auto marks = state.options.store->marks(state.options.job, lineage);
   if (!marks) return std::unexpected(marks.error());
   state.lineage = lineage;
+  state.needed_after = 0;
   state.durable.clear();
   for (const storage::Mark& mark : *marks) state.durable[mark.shard] = mark.version;
   // Records of the superseded lineage will not be asked for again.
@@ -87,6 +94,27 @@ StepNumber lowest_durable(const KeeperState& state) {
   StepNumber lowest = ~StepNumber{0};
   for (const auto& [shard, step] : state.durable) lowest = std::min(lowest, step);
   return lowest;
+}
+
+void retain(KeeperState& state) {
+  const StepNumber durable = lowest_durable(state);
+  const StepNumber oldest = durable > state.options.catch_up_steps_max ? durable - state.options.catch_up_steps_max : 0;
+  const StepNumber floor = std::min(durable, std::max(state.needed_after, oldest));
+  const auto report = state.options.store->retain(state.options.job, state.lineage, floor, state.options.keep_fulls);
+  Status done;
+  if (!report) done = std::unexpected(report.error());
+  if (done) {
+    const auto unnamed = state.blobs.sweep(*state.options.store, state.options.job, state.lineage);
+    if (!unnamed)
+      done = std::unexpected(unnamed.error());
+    else if (!unnamed->empty()) {
+      done = state.options.store->remove_side(*unnamed);
+      state.blobs_dropped += unnamed->size();
+    }
+  }
+  if (done) return;
+  ++state.failures;
+  state.last_error = done.error().text();
 }
 
 void commit_group(KeeperPointer self) {
@@ -145,14 +173,33 @@ void commit_group(KeeperPointer self) {
   std::erase_if(state.queue, [&](const Queued& queued) {
     return std::any_of(group.begin(), group.end(), [&](const Queued& done) { return done.record == queued.record; });
   });
-  if (with_full) {
-    const auto report =
-        state.options.store->retain(state.options.job, state.lineage, lowest_durable(state), state.options.keep_fulls);
-    if (!report) {
-      ++state.failures;
-      state.last_error = report.error().text();
+  if (with_full) retain(state);
+}
+
+// The register of the cluster gives the number; without one this node does.
+Result<storage::Lineage> open_lineage(KeeperState& state, const schema::LineageRecord& asked) {
+  schema::LineageRecord record = asked;
+  if (state.options.objects) {
+    const auto known = state.options.store->lineages(state.options.job);
+    if (!known) return std::unexpected(known.error());
+    storage::LineageRequest request;
+    request.job_name = record.job_name;
+    request.run_nonce = record.run_nonce;
+    request.parent_lineage = record.parent_lineage;
+    request.parent_step = record.parent_step;
+    request.base_step = record.base_step;
+    request.node = state.options.node_name;
+    request.wall_ms = state.options.clock ? state.options.clock->wall_ms() : 0;
+    for (const schema::LineageRecord& each : *known) {
+      if (each.run_nonce == record.run_nonce) continue;
+      request.at_least = std::max(request.at_least, each.lineage + 1);
     }
+    const auto granted = storage::claim_lineage(*state.options.objects, request);
+    if (!granted) return std::unexpected(granted.error());
+    if (granted->superseded) return storage::Lineage{granted->claim.lineage, false, true};
+    record.lineage = granted->claim.lineage;
   }
+  return state.options.store->open_lineage(record);
 }
 
 KeeperActor::behavior_type keeper(KeeperPointer self, const KeeperOptions& options) {
@@ -183,20 +230,26 @@ KeeperActor::behavior_type keeper(KeeperPointer self, const KeeperOptions& optio
         return {};
       },
       [self](lineage_atom, const LineageRecordPtr& record) -> LineageAnswer {
-        auto lineage = self->state.options.store->open_lineage(*record);
+        auto lineage = open_lineage(self->state, *record);
         if (!lineage) return {{false, lineage.error()}, {}};
-        if (!lineage->superseded && lineage->id != self->state.lineage)
-          if (const Status done = adopt(self->state, lineage->id); !done) return {{false, done.error()}, {}};
         return {{}, *lineage};
       },
       [self](record_atom, const LineageRecordPtr& record) -> Outcome {
         const Status done = self->state.options.store->put_lineage(*record);
         if (!done) return {false, done.error()};
-        if (record->lineage != self->state.lineage)
-          if (const Status adopted = adopt(self->state, record->lineage); !adopted) return {false, adopted.error()};
         return {};
       },
-      [self](wire_atom, const WiringPtr& wiring) { self->state.coordinator = wiring->coordinator; },
+      [self](retain_atom, std::uint64_t step) { self->state.needed_after = step; },
+      [self](wire_atom, const WiringPtr& wiring) {
+        KeeperState& state = self->state;
+        state.coordinator = wiring->coordinator;
+        if (!wiring->plan || wiring->plan->lineage == state.lineage) return;
+        // The new lineage's owners are told after this actor: none of their records can be here before.
+        if (const Status done = adopt(state, wiring->plan->lineage); !done) {
+          ++state.failures;
+          state.last_error = done.error().text();
+        }
+      },
       [self](status_atom) {
         const KeeperState& state = self->state;
         const auto free_bytes = state.options.store->free_bytes();
@@ -207,6 +260,8 @@ KeeperActor::behavior_type keeper(KeeperPointer self, const KeeperOptions& optio
                                      {"log_bytes", state.log_bytes},
                                      {"full_bytes", state.full_bytes},
                                      {"side_batches", state.side_batches},
+                                     {"blobs_dropped", state.blobs_dropped},
+                                     {"needed_after", state.needed_after},
                                      {"failures", state.failures},
                                      {"stale_records", state.stale_records},
                                      {"retry_ms", state.retry_ms},

@@ -11,6 +11,7 @@
 
 #include "actors/interfaces.h"
 #include "common/clock.h"
+#include "storage/object_store.h"
 #include "storage/shard_store.h"
 
 namespace gradtap::actors {
@@ -20,6 +21,11 @@ struct KeeperOptions {
   std::shared_ptr<storage::ShardStore> store;
   std::uint64_t keep_fulls = 2;
   std::uint64_t retry_ms_max = 5000;
+  // Logs are kept for co-owners that are away and for the next recovery point, but for so many steps at most.
+  std::uint64_t catch_up_steps_max = 4096;
+  std::shared_ptr<storage::ObjectStore> objects;  // decides lineage numbers; empty: the store of this node does
+  std::string node_name;
+  std::shared_ptr<const Clock> clock;
 };
 
 [[nodiscard]] KeeperActor spawn_keeper(caf::actor_system& system, KeeperOptions options);

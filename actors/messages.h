@@ -193,6 +193,14 @@ struct ChunkUpload {
 };
 using ChunkUploadPtr = std::shared_ptr<const ChunkUpload>;
 
+// Side state too large for its message, as it was uploaded.
+struct BlobUpload {
+  std::string session;
+  std::string digest;  // hex, as the path names it
+  std::string body;
+};
+using BlobUploadPtr = std::shared_ptr<const BlobUpload>;
+
 struct MessagesPost {
   std::string session;
   std::string body;

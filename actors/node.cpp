@@ -1,227 +1,64 @@
 #include "actors/node.h"
 
 #include <algorithm>
-#include <condition_variable>
-#include <filesystem>
-#include <mutex>
 #include <utility>
 #include <vector>
 
+#include <caf/io/all.hpp>
 #include <fmt/format.h>
 
 #include "actors/admin.h"
 #include "actors/assembler.h"
-#include "actors/coordinator.h"
-#include "actors/gateway.h"
+#include "actors/bulk_service.h"
+#include "actors/fetcher.h"
 #include "actors/ingress.h"
-#include "actors/interfaces.h"
 #include "actors/keeper.h"
-#include "actors/recovery.h"
-#include "actors/shard_owner.h"
+#include "actors/membership.h"
+#include "actors/node_impl.h"
+#include "actors/publisher.h"
+#include "actors/replicator.h"
 #include "actors/side_channel.h"
 #include "actors/supervisor.h"
-#include "common/clock.h"
-#include "common/event_ring.h"
-#include "common/random.h"
-#include "dataplane/coverage_plan.h"
-#include "dataplane/dpdk/dpdk_port.h"
+#include "common/log.h"
 #include "dataplane/gloo_ring.h"
 #include "recovery/state_reader.h"
 
 namespace gradtap::actors {
 
-struct Node::Impl {
-  NodeConfig config;
-  JobSection job;
-  std::shared_ptr<const Clock> clock = std::make_shared<const SystemClock>();
-  std::shared_ptr<Random> random = std::make_shared<SystemRandom>();
-  std::shared_ptr<EventRing> events;
-  storage::EnvironmentKillPoints kill_points;
-  std::shared_ptr<storage::ShardStore> store;
-  std::unique_ptr<dataplane::Eal> eal;
-  std::shared_ptr<dataplane::Port> port;
-  std::shared_ptr<dataplane::FlowDirectory> directory;
-  std::vector<std::string> warnings;
-  std::string coverage_hole;
-  caf::actor_system_config caf_config;
-  std::unique_ptr<caf::actor_system> system;
-  Gateway gateway;
-  AdminActor admin;
-
-  std::mutex wiring_mutex;  // launch() runs on the side channel's thread
-  std::shared_ptr<const Wiring> wiring = std::make_shared<const Wiring>();
-
-  std::mutex death_mutex;
-  std::condition_variable death_signal;
-  std::optional<std::string> death;
-  bool stopped = false;
-
-  void broadcast(std::shared_ptr<const Wiring> next);
-  void watch(const caf::strong_actor_ptr& actor, const std::string& name) const;
-  template <class Handle>
-  void watch_typed(const Handle& handle, const std::string& name) const {
-    watch(caf::actor_cast<caf::strong_actor_ptr>(handle), name);
-  }
-  CoordinatorActor launch(const SideChannelActor& side_channel, const JobPlanPtr& plan,
-                          std::vector<std::shared_ptr<replica::Shard>> shards, bool durable);
-  Status open_store();
-  Status open_port();
-  void plan_coverage();
-  Status start();
-};
-
 namespace {
+
+constexpr std::uint64_t kForwardTimeoutMs = 4000;
 
 template <class Handle>
 void end(const Handle& handle) {
   if (handle) caf::anon_send_exit(handle, caf::exit_reason::user_shutdown);
 }
 
+std::unique_ptr<caf::actor_system_config> actor_config(const ClusterState& cluster) {
+  auto config = std::make_unique<caf::actor_system_config>();
+  // Low wake-up latency and few threads: the ranks of a small rig share these cores.
+  config->set("scheduler.policy", caf::atom("sharing"));
+  config->set("scheduler.max-threads", std::size_t{2});
+  config->set("scheduler.max-throughput", std::size_t{64});
+  config->add_message_types<caf::id_block::gradtap>();
+  if (cluster.alone()) return config;
+  // Both sides watch the connection; what is silent for down_after_ms is gone (PROTOCOLS 1, M11).
+  config->load<caf::io::middleman>();
+  config->set("middleman.heartbeat-interval", caf::timespan(std::chrono::milliseconds(cluster.config().heartbeat_ms)));
+  config->set("middleman.connection-timeout", caf::timespan(std::chrono::milliseconds(cluster.config().down_after_ms)));
+  config->set("middleman.app-identifiers", std::vector<std::string>{"gradtap-1"});
+  return config;
+}
+
 }  // namespace
-
-void Node::Impl::watch(const caf::strong_actor_ptr& actor, const std::string& name) const {
-  caf::anon_send(wiring->supervisor, watch_atom_v, actor, name);
-}
-
-void Node::Impl::broadcast(std::shared_ptr<const Wiring> next) {
-  wiring = std::move(next);
-  // The keeper first: it must know the coordinator before the owners' first record can be durable.
-  if (wiring->keeper) caf::anon_send(wiring->keeper, wire_atom_v, wiring);
-  // Owners and assemblers learn of the coordinator before it can send them anything.
-  for (const OwnerActor& owner : wiring->owners) caf::anon_send(owner, wire_atom_v, wiring);
-  for (const AssemblerActor& assembler : wiring->assemblers) caf::anon_send(assembler, wire_atom_v, wiring);
-  for (const IngressActor& ingress : wiring->ingress) caf::anon_send(ingress, wire_atom_v, wiring);
-  if (admin) caf::anon_send(admin, wire_atom_v, wiring);
-  if (wiring->coordinator) caf::anon_send(wiring->coordinator, wire_atom_v, wiring);
-}
-
-CoordinatorActor Node::Impl::launch(const SideChannelActor& side_channel, const JobPlanPtr& plan,
-                                    std::vector<std::shared_ptr<replica::Shard>> shards, bool durable) {
-  const std::lock_guard lock(wiring_mutex);
-  if (stopped) return {};  // nobody would end what is spawned now
-  auto next = std::make_shared<Wiring>(*wiring);
-  end(next->coordinator);
-  for (const OwnerActor& owner : next->owners) end(owner);
-  next->owners.clear();
-  next->side_channel = side_channel;
-
-  CoordinatorOptions options;
-  options.plan = plan;
-  options.config.grace_ms = job.grace_ms;
-  options.config.coverage_hole = coverage_hole;
-  options.config.bind_ahead_steps = config.replica.apply_queue;
-  options.config.pending_steps_max = config.limits.pending_steps_max;
-  options.config.layouts_max = config.limits.layouts_max;
-  options.config.trainer_silent_ms = job.trainer_silent_ms;
-  options.clock = clock;
-  options.events = events;
-  options.version = shards.empty() ? plan->base_step : shards.front()->version();
-  options.warnings = warnings;
-  if (plan->recorded_probe)
-    options.warnings.emplace_back(
-        "the recipe was found on a recorded probe: the trainer's own arithmetic was not tried");
-  next->coordinator = spawn_coordinator(*system, std::move(options));
-  watch_typed(next->coordinator, "coordinator");
-  for (auto& shard : shards) {
-    ShardOwnerOptions owner;
-    owner.plan = plan;
-    owner.shard = std::move(shard);
-    owner.durable = durable;
-    owner.full_every_steps = config.store.full_every_steps;
-    owner.flush_queue_steps = config.store.flush_queue_steps;
-    const std::string name = fmt::format("owner.{}", owner.shard->range().id);
-    next->owners.push_back(spawn_shard_owner(*system, std::move(owner)));
-    watch_typed(next->owners.back(), name);
-  }
-  CoordinatorActor coordinator = next->coordinator;
-  broadcast(std::move(next));
-  return coordinator;
-}
-
-Status Node::Impl::open_store() {
-  std::error_code code;
-  std::filesystem::create_directories(config.node.data_dir, code);
-  if (code)
-    return fail(ErrorCode::kStoreOpen, "the data directory cannot be created", config.node.data_dir, {}, code.message(),
-                "check node.data_dir and its permissions");
-  storage::StoreOptions options;
-  options.path = (std::filesystem::path(config.node.data_dir) / "shards").string();
-  options.chunk_bytes = config.store.chunk_bytes;
-  options.min_free_bytes = config.store.min_free_bytes;
-  options.kill_points = &kill_points;
-  auto opened = storage::ShardStore::open(options);
-  if (!opened) return std::unexpected(opened.error());
-  store = std::move(*opened);
-  return {};
-}
-
-Status Node::Impl::open_port() {
-  if (config.tap.kind == TapKind::kNone) {
-    warnings.emplace_back("tap.kind is none: this node receives nothing");
-    return {};
-  }
-  dataplane::EalConfig eal_config;
-  eal_config.hugepages = config.dpdk.hugepages;
-  eal_config.memory_mb = static_cast<std::uint32_t>(config.dpdk.memory_mb);
-  const auto runtime = std::filesystem::path(config.node.data_dir) / "dpdk";
-  std::error_code ignored;
-  std::filesystem::create_directories(runtime, ignored);
-  eal_config.runtime_directory = runtime.string();
-  auto started = dataplane::Eal::start(eal_config);
-  if (!started) return std::unexpected(started.error());
-  eal = std::move(*started);
-  if (config.tap.kind == TapKind::kAfPacket) {
-    dataplane::AfPacketConfig options;
-    options.interface = config.tap.interface;
-    options.queues = static_cast<std::uint16_t>(config.tap.queues);
-    options.frame_bytes = static_cast<std::uint32_t>(config.tap.frame_bytes);
-    options.ring_frames = static_cast<std::uint32_t>(config.tap.ring_frames);
-    options.pool_frames = static_cast<std::uint32_t>(config.dpdk.mbufs);
-    auto opened = dataplane::open_af_packet_port(*eal, options);
-    if (!opened) return std::unexpected(opened.error());
-    port = std::move(*opened);
-  } else {
-    dataplane::PcapConfig options;
-    options.file = config.tap.file;
-    options.pool_frames = static_cast<std::uint32_t>(config.dpdk.mbufs);
-    auto opened = dataplane::open_pcap_port(*eal, options);
-    if (!opened) return std::unexpected(opened.error());
-    port = std::move(*opened);
-  }
-  if (config.tap.l4_checksum == L4Checksum::kOffload)
-    warnings.emplace_back(
-        "tap.l4_checksum is offload: TCP checksums are not verified, a frame corrupted on the mirror is only found by "
-        "comparison and witness");
-  return {};
-}
-
-void Node::Impl::plan_coverage() {
-  const auto world = static_cast<std::uint32_t>(job.endpoints.size());
-  std::vector<dataplane::MirroredEdge> edges;
-  for (std::uint32_t rank = 0; rank < world; ++rank) {
-    const bool mirrored =
-        job.mirrored.empty() || std::find(job.mirrored.begin(), job.mirrored.end(), rank) != job.mirrored.end();
-    if (mirrored) edges.push_back({rank, (rank + world - 1) % world});
-  }
-  const auto plan = dataplane::plan_gloo_ring_coverage(world, edges);
-  if (!plan)
-    warnings.push_back(plan.error().text());
-  else if (!plan->complete())
-    coverage_hole = fmt::format("the mirrored ports do not carry every final byte: {} of {} chunks are uncovered",
-                                plan->uncovered_chunks.size(), world);
-  else if (plan->min_copies == 1)
-    warnings.emplace_back(
-        "every final byte crosses the mirror once: a lost frame stops the replica; mirror more ports");
-}
 
 Status Node::Impl::start() {
   events = std::make_shared<EventRing>(config.limits.events, *clock);
   GRADTAP_TRY(check_node_config(config));
   job = config.jobs.front();
-  const auto listen = parse_host_port(config.node.listen);
-  if (!listen) return std::unexpected(listen.error());
   GRADTAP_TRY(open_store());
-  auto recovered = recover_job(*store, job.name);
+  GRADTAP_TRY(open_objects());
+  auto recovered = recover_job(*store, job.name, cluster->alone());
   if (!recovered) return std::unexpected(recovered.error());
   if (*recovered && (*recovered)->record.endpoints != job.endpoints)
     return fail(ErrorCode::kConfigImpossibleValue, "the store holds this job with other endpoints", "job.endpoints",
@@ -229,6 +66,7 @@ Status Node::Impl::start() {
                 fmt::format("{}", fmt::join(job.endpoints, ",")), "use another data_dir for another set of ranks");
   GRADTAP_TRY(open_port());
   plan_coverage();
+  retention = std::make_shared<TapRetention>(config.assembly.retain_bytes, 2);
 
   directory = std::make_shared<dataplane::FlowDirectory>(static_cast<std::uint32_t>(config.limits.flows_max));
   std::vector<dataplane::IpAddress> endpoints;
@@ -239,12 +77,60 @@ Status Node::Impl::start() {
   }
   GRADTAP_TRY(directory->set_endpoints(endpoints));
 
-  // Low wake-up latency and few threads: the ranks of a small rig share these cores.
-  caf_config.set("scheduler.policy", caf::atom("sharing"));
-  caf_config.set("scheduler.max-threads", std::size_t{2});
-  caf_config.set("scheduler.max-throughput", std::size_t{64});
-  system = std::make_unique<caf::actor_system>(caf_config);
+  caf_config = actor_config(*cluster);
+  system = std::make_unique<caf::actor_system>(*caf_config);
+  GRADTAP_TRY(start_actors());
+  if (!*recovered) return {};
+  RecoveredJob& known = **recovered;
+  const StepNumber version = known.shards.empty() ? known.plan->base_step : known.shards.front()->version();
+  log_info("recovered from the store", {{"job", job.name}, {"lineage", known.plan->lineage}, {"step", version}});
+  events->add(LogLevel::kInfo, "recovered from the store",
+              {{"job", job.name}, {"lineage", known.plan->lineage}, {"step", version}});
+  const CoordinatorActor coordinator = launch(known.plan, std::move(known.shards), true);
+  for (const LayoutPtr& layout : known.feed.layouts) caf::anon_send(coordinator, layout_atom_v, layout);
+  for (const StepMessagePtr& message : known.feed.messages) caf::anon_send(coordinator, step_atom_v, message);
+  return {};
+}
 
+Status Node::Impl::start_tap_actors(Wiring& next) {
+  const auto world = static_cast<std::uint32_t>(job.endpoints.size());
+  const auto schedule = std::make_shared<const dataplane::GlooRing>(world);
+  const std::uint64_t assemblers = config.assembly.assemblers;
+  for (std::uint64_t i = 0; i < assemblers; ++i) {
+    AssemblerOptions options;
+    options.index = static_cast<std::uint16_t>(i);
+    options.schedule = schedule;
+    options.window.window_bytes = config.assembly.window_bytes / assemblers;
+    options.window.window_ops = static_cast<std::uint32_t>(config.assembly.window_ops);
+    options.window.limbo_bytes = config.assembly.limbo_bytes / assemblers;
+    options.retention = retention;
+    next.assemblers.push_back(spawn_assembler(*system, std::move(options)));
+    watch_typed(next.assemblers.back(), fmt::format("assembler.{}", i));
+  }
+  if (!port) return {};
+  for (std::uint16_t queue = 0; queue < port->queue_count(); ++queue) {
+    IngressOptions options;
+    options.queue = queue;
+    options.port = port;
+    options.directory = directory;
+    options.clock = clock;
+    options.decoder.checksum = config.tap.l4_checksum == L4Checksum::kRequired ? dataplane::ChecksumPolicy::kRequired
+                                                                               : dataplane::ChecksumPolicy::kOffload;
+    options.decoder.flow.reorder_window_bytes = config.tap.reorder_window_bytes;
+    options.decoder.flow.reorder_grace_ms = config.tap.reorder_grace_ms;
+    options.decoder.flow.reorder_grace_packets = config.tap.reorder_grace_packets;
+    options.credits = static_cast<std::uint32_t>(config.assembly.credits);
+    options.credit_wait_ms = config.assembly.credit_wait_ms;
+    options.idle_sleep_us_max = static_cast<std::uint32_t>(config.tap.idle_sleep_us_max);
+    next.ingress.push_back(spawn_ingress(*system, std::move(options)));
+    watch_typed(next.ingress.back(), fmt::format("ingress.{}", queue));
+  }
+  return {};
+}
+
+Status Node::Impl::start_actors() {
+  const auto listen = parse_host_port(config.node.listen);
+  if (!listen) return std::unexpected(listen.error());
   auto next = std::make_shared<Wiring>();
   SupervisorOptions supervision;
   supervision.events = events;
@@ -256,58 +142,28 @@ Status Node::Impl::start() {
   };
   next->supervisor = spawn_supervisor(*system, std::move(supervision));
   wiring = next;
-  next->keeper = spawn_keeper(*system, {job_id(job.name), store, config.store.keep_fulls, 5000});
+  KeeperOptions keeping;
+  keeping.job = job_id(job.name);
+  keeping.store = store;
+  keeping.keep_fulls = config.store.keep_fulls;
+  keeping.objects = objects;
+  keeping.node_name = config.node.name;
+  keeping.clock = clock;
+  next->keeper = spawn_keeper(*system, std::move(keeping));
   watch_typed(next->keeper, "keeper");
-  if (*recovered) {
-    // The keeper learns the lineage it writes for.
-    caf::scoped_actor self{*system};
-    Outcome outcome;
-    self->request(next->keeper, std::chrono::seconds(10), record_atom_v,
-                  LineageRecordPtr(std::make_shared<const schema::LineageRecord>((*recovered)->record)))
-        .receive([&](const Outcome& got) { outcome = got; },
-                 [&](const caf::error& error) {
-                   outcome = {false,
-                              {ErrorCode::kTimeout, "the keeper did not answer", {}, {}, system->render(error), {}}};
-                 });
-    if (!outcome.ok) return std::unexpected(outcome.error);
-  }
-  const auto world = static_cast<std::uint32_t>(job.endpoints.size());
-  const auto schedule = std::make_shared<const dataplane::GlooRing>(world);
-  const std::uint64_t assemblers = config.assembly.assemblers;
-  for (std::uint64_t i = 0; i < assemblers; ++i) {
-    AssemblerOptions options;
-    options.index = static_cast<std::uint16_t>(i);
-    options.schedule = schedule;
-    options.window.window_bytes = config.assembly.window_bytes / assemblers;
-    options.window.window_ops = static_cast<std::uint32_t>(config.assembly.window_ops);
-    options.window.limbo_bytes = config.assembly.limbo_bytes / assemblers;
-    next->assemblers.push_back(spawn_assembler(*system, std::move(options)));
-    watch_typed(next->assemblers.back(), fmt::format("assembler.{}", i));
-  }
-  if (port)
-    for (std::uint16_t queue = 0; queue < port->queue_count(); ++queue) {
-      IngressOptions options;
-      options.queue = queue;
-      options.port = port;
-      options.directory = directory;
-      options.clock = clock;
-      options.decoder.checksum = config.tap.l4_checksum == L4Checksum::kRequired ? dataplane::ChecksumPolicy::kRequired
-                                                                                 : dataplane::ChecksumPolicy::kOffload;
-      options.decoder.flow.reorder_window_bytes = config.tap.reorder_window_bytes;
-      options.decoder.flow.reorder_grace_ms = config.tap.reorder_grace_ms;
-      options.decoder.flow.reorder_grace_packets = config.tap.reorder_grace_packets;
-      options.credits = static_cast<std::uint32_t>(config.assembly.credits);
-      options.credit_wait_ms = config.assembly.credit_wait_ms;
-      options.idle_sleep_us_max = static_cast<std::uint32_t>(config.tap.idle_sleep_us_max);
-      next->ingress.push_back(spawn_ingress(*system, std::move(options)));
-      watch_typed(next->ingress.back(), fmt::format("ingress.{}", queue));
-    }
-  admin = spawn_admin(*system, {config.node.name, job.name, port ? port->describe() : "none", clock});
-  watch_typed(admin, "admin");
-  {
-    const std::lock_guard lock(wiring_mutex);
-    broadcast(next);
-  }
+  GRADTAP_TRY(start_tap_actors(*next));
+  AdminOptions administration{config.node.name, job.name, port ? port->describe() : "none", clock, cluster};
+  next->admin = spawn_admin(*system, std::move(administration));
+  watch_typed(next->admin, "admin");
+
+  FeedOptions feeding;
+  feeding.job_name = job.name;
+  feeding.store = store;
+  feeding.keeper = next->keeper;
+  feeding.launch = [this](const schema::LineageRecord& record) { return launch_from_home(record); };
+  next->feed = spawn_feed(*system, std::move(feeding));
+  watch_typed(next->feed, "feed");
+
   SideChannelOptions side;
   side.job_name = job.name;
   side.endpoints = job.endpoints;
@@ -318,19 +174,31 @@ Status Node::Impl::start() {
   side.clock = clock;
   side.random = random;
   side.events = events;
-  if (*recovered) {
-    const StepNumber version = (*recovered)->shards.empty() ? 0 : (*recovered)->shards.front()->version();
-    log_info("recovered from the store",
-             {{"job", job.name}, {"lineage", (*recovered)->plan->lineage}, {"step", version}});
-    events->add(LogLevel::kInfo, "recovered from the store",
-                {{"job", job.name}, {"lineage", (*recovered)->plan->lineage}, {"step", version}});
-    side.recovered = std::move(**recovered);
+  side.store = store;
+  side.cluster = cluster;
+  side.launch = [this](const JobPlanPtr& plan, std::vector<std::shared_ptr<replica::Shard>> shards) {
+    return launch(plan, std::move(shards), false);
+  };
+  side.on_base_durable = [this] { baseline->begin(0); };
+  next->side_channel = spawn_side_channel(*system, std::move(side));
+  watch_typed(next->side_channel, "side_channel");
+
+  if (objects) {
+    PublisherOptions publishing;
+    publishing.job_name = job.name;
+    publishing.interval_steps = job.publish_interval_steps;
+    publishing.points_kept = config.objects.points_kept;
+    publishing.lease_timeout_ms = config.objects.lease_timeout_ms;
+    publishing.objects = objects;
+    publishing.store = store;
+    publishing.cluster = cluster;
+    publishing.clock = clock;
+    publishing.random = random;
+    publishing.events = events;
+    publishing.kill_points = &kill_points;
+    next->publisher = spawn_publisher(*system, std::move(publishing));
+    watch_typed(next->publisher, "publisher");
   }
-  side.launch = [this](const SideChannelActor& side_channel, const JobPlanPtr& plan,
-                       std::vector<std::shared_ptr<replica::Shard>> shards,
-                       bool durable) { return launch(side_channel, plan, std::move(shards), durable); };
-  const SideChannelActor side_channel = spawn_side_channel(*system, std::move(side));
-  watch_typed(side_channel, "side_channel");
 
   GatewayOptions gate;
   gate.http.host = listen->host;
@@ -339,24 +207,73 @@ Status Node::Impl::start() {
   gate.http.body_bytes_max = config.side_channel.body_bytes_max;
   gate.http.request_timeout_ms = static_cast<unsigned>(config.side_channel.request_timeout_ms);
   gate.job = job.name;
-  gate.side_channel = side_channel;
-  gate.admin = admin;
+  gate.side_channel = next->side_channel;
+  gate.admin = next->admin;
   gate.events = events;
   gate.state = [this](StepNumber step, bool optimizer) {
     return recovery::prepare_state(store, job.name, step, optimizer);
   };
+  gate.forward = [this](HttpRequest&& request) { return forward(std::move(request)); };
   auto opened = spawn_gateway(*system, std::move(gate));
   if (!opened) return std::unexpected(opened.error());
   gateway = std::move(*opened);
+  next->gateway = gateway.actor;
   watch_typed(gateway.actor, "gateway");
   {
     const std::lock_guard lock(wiring_mutex);
-    auto whole = std::make_shared<Wiring>(*wiring);
-    whole->side_channel = side_channel;
-    whole->gateway = gateway.actor;
-    broadcast(std::move(whole));
+    wiring = next;
   }
+  GRADTAP_TRY(open_link());
+  if (node_link) {
+    start_peers(*next);
+    const auto published = system->middleman().publish(peer, 0, "127.0.0.1", true);
+    if (!published)
+      return fail(ErrorCode::kPeerUnreachable, "the middleman cannot listen on loopback", "127.0.0.1", {},
+                  system->render(published.error()));
+    node_link->set_control_target(*published);
+  } else {
+    cluster->set_ready(cluster->self(), true);
+  }
+  const std::lock_guard lock(wiring_mutex);
+  broadcast(next);
+  if (!node_link) caf::anon_send(next->side_channel, home_atom_v, true);
   return {};
+}
+
+void Node::Impl::start_peers(Wiring& next) {
+  next.fetcher = spawn_fetcher(*system, {node_link, cluster, job.name, config.link.call_timeout_ms});
+  watch_typed(next.fetcher, "fetcher");
+  MembershipOptions members;
+  for (MemberIndex member = 0; member < cluster->size(); ++member) {
+    members.control_ports.push_back(node_link->control_port(cluster->name(member)));
+    next.replicators.emplace_back();
+    if (member == cluster->self()) continue;
+    next.replicators.back() = spawn_replicator(*system, {node_link, cluster, member, job_id(job.name),
+                                                         std::min<std::uint64_t>(3000, config.link.call_timeout_ms)});
+    watch_typed(next.replicators.back(), "replicator." + cluster->name(member));
+  }
+  members.cluster = cluster;
+  members.clock = clock;
+  members.events = events;
+  members.hello = [this] { return own_hello(); };
+  members.stored_step = [this] { return stored_step(); };
+  next.membership = spawn_membership(*system, std::move(members));
+  watch_typed(next.membership, "membership");
+  peer = spawn_peer(*system, {[this] { return current_wiring(); }, [this] { return own_hello(); }});
+  watch_typed(peer, "peer");
+}
+
+// A request of the side channel that came here while another node is the home.
+HttpAnswer Node::Impl::forward(HttpRequest&& request) {
+  const auto home = cluster->home();
+  if (home == cluster->self()) return gateway.here(std::move(request));
+  if (!home || !node_link)
+    return http_error({ErrorCode::kNodeBusy, "no node is the home of the job yet", {}, {}, {}, "try again"}, 503);
+  link::BulkRequest forwarding = forwarded(std::move(request));
+  forwarding.job = job_id(job.name);
+  const auto answer = node_link->call(cluster->name(*home), forwarding, kForwardTimeoutMs);
+  if (!answer) return http_error(answer.error(), 503);
+  return forwarded_answer(answer->meta, answer->bytes);
 }
 
 Status check_node_config(const NodeConfig& config) {
@@ -375,9 +292,14 @@ Status check_node_config(const NodeConfig& config) {
 
 Node::Node(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 
-Result<std::unique_ptr<Node>> Node::start(const NodeConfig& config) {
+Result<std::unique_ptr<Node>> Node::start(const NodeConfig& config, const ClusterConfig& cluster) {
+  const auto self = cluster.index_of(config.node.name);
+  if (!self)
+    return fail(ErrorCode::kConfigImpossibleValue, "the cluster file does not name this node", "node.name",
+                "a member's name", config.node.name, "add it to the cluster file, or correct node.name");
   auto node = std::unique_ptr<Node>(new Node(std::make_unique<Impl>()));
   node->impl_->config = config;
+  node->impl_->cluster = std::make_shared<ClusterState>(cluster, *self);
   GRADTAP_TRY(node->impl_->start());
   return node;
 }
@@ -405,6 +327,7 @@ void Node::stop() {
     impl.stopped = true;
   }
   if (impl.gateway.server) impl.gateway.server->stop();
+  if (impl.node_link) impl.node_link->stop();
   if (!impl.system) return;
   {
     const std::lock_guard lock(impl.wiring_mutex);
@@ -412,20 +335,27 @@ void Node::stop() {
     // From the wire to the disk: what is upstream ends first, the keeper last, after what it was given.
     for (const IngressActor& ingress : wiring.ingress) end(ingress);
     for (const AssemblerActor& assembler : wiring.assemblers) end(assembler);
+    end(wiring.membership);
+    end(impl.peer);
+    end(wiring.publisher);
     end(wiring.side_channel);
+    end(wiring.feed);
+    for (const ReplicatorActor& replicator : wiring.replicators) end(replicator);
+    end(wiring.fetcher);
     end(wiring.coordinator);
     for (const OwnerActor& owner : wiring.owners) end(owner);
     end(impl.gateway.actor);
-    end(impl.admin);
+    end(wiring.admin);
     end(wiring.keeper);
     end(wiring.supervisor);
     impl.wiring = std::make_shared<const Wiring>();
   }
   impl.gateway.actor = nullptr;
-  impl.admin = nullptr;
+  impl.peer = nullptr;
   impl.system.reset();  // waits for every actor
   impl.port.reset();
   impl.eal.reset();
+  impl.node_link.reset();
   impl.store.reset();
 }
 

@@ -10,6 +10,7 @@
 #include <optional>
 #include <string>
 
+#include "common/cluster_config.h"
 #include "common/config.h"
 #include "common/error.h"
 
@@ -20,7 +21,7 @@ namespace gradtap::actors {
 
 class Node {
  public:
-  [[nodiscard]] static Result<std::unique_ptr<Node>> start(const NodeConfig& config);
+  [[nodiscard]] static Result<std::unique_ptr<Node>> start(const NodeConfig& config, const ClusterConfig& cluster);
   ~Node();
   Node(const Node&) = delete;
   Node& operator=(const Node&) = delete;

@@ -3,8 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include <fmt/format.h>
-
+#include "actors/side_channel.h"
 #include "recovery/rebuild_shard.h"
 #include "replica/schema_json.h"
 
@@ -12,11 +11,63 @@ namespace gradtap::actors {
 
 namespace {
 
-constexpr std::size_t kMessagesMax = 4096;  // read back at start
+constexpr std::size_t kMessagesMax = 65'536;  // a replica that is held keeps its messages; more are not read back
 
 }  // namespace
 
-Result<std::optional<RecoveredJob>> recover_job(const storage::ShardStore& store, const std::string& job_name) {
+Result<LayoutPtr> read_layout(const JobPlan& plan, ByteSpan bytes) {
+  const std::string text(bytes.begin(), bytes.end());
+  GRADTAP_LET(body, replica::parse_json_object(text, "stored layout"));
+  GRADTAP_LET(layout, replica::parse_layout(body, plan.schema));
+  return std::make_shared<const replica::Layout>(std::move(layout));
+}
+
+Result<KeptFeed> read_feed(const storage::ShardStore& store, const JobPlan& plan, StepNumber after) {
+  KeptFeed feed;
+  Status wrong;
+  GRADTAP_TRY(store.scan_side(storage::side_prefix(storage::SideKind::kLayout, plan.job, plan.lineage),
+                              [&](std::string_view, ByteSpan bytes) {
+                                auto layout = read_layout(plan, bytes);
+                                if (!layout) {
+                                  wrong = std::unexpected(layout.error());
+                                  return false;
+                                }
+                                feed.layouts.push_back(std::move(*layout));
+                                return true;
+                              }));
+  GRADTAP_TRY(wrong);
+  GRADTAP_TRY(store.scan_side(storage::side_prefix(storage::SideKind::kStepMessage, plan.job, plan.lineage),
+                              [&](std::string_view key, ByteSpan bytes) {
+                                const auto parsed = storage::parse_side_key(key);
+                                if (!parsed || parsed->rank != 0 || parsed->step <= after) return true;
+                                if (feed.messages.size() >= kMessagesMax) return false;
+                                auto message = read_message(plan, bytes);
+                                if (!message) {
+                                  wrong = std::unexpected(message.error());
+                                  return false;
+                                }
+                                feed.messages.push_back(std::move(*message));
+                                return true;
+                              }));
+  GRADTAP_TRY(wrong);
+  return feed;
+}
+
+Result<std::vector<Session>> read_sessions(const storage::ShardStore& store, const JobId& job, LineageId lineage,
+                                           std::uint32_t world) {
+  std::vector<Session> sessions;
+  for (std::uint32_t rank = 0; rank < world; ++rank) {
+    auto bytes = store.get_side(session_key(job, lineage, rank));
+    if (!bytes && bytes.error().code == ErrorCode::kStoreMissingChunk) continue;  // that rank never attached
+    if (!bytes) return std::unexpected(bytes.error());
+    GRADTAP_LET(session, decode_session(*bytes));
+    sessions.push_back(std::move(session));
+  }
+  return sessions;
+}
+
+Result<std::optional<RecoveredJob>> recover_job(const storage::ShardStore& store, const std::string& job_name,
+                                                bool whole) {
   const JobId job = job_id(job_name);
   const auto lineages = store.lineages(job);
   if (!lineages) return std::unexpected(lineages.error());
@@ -26,62 +77,26 @@ Result<std::optional<RecoveredJob>> recover_job(const storage::ShardStore& store
     if (!plan) return std::unexpected(plan.error());
     const auto marks = store.marks(job, record->lineage);
     if (!marks) return std::unexpected(marks.error());
-    if (marks->size() != plan->shards.shards().size() || marks->empty()) continue;  // its baseline never became durable
-    StepNumber version = marks->front().version;
-    for (const storage::Mark& mark : *marks) version = std::min(version, mark.version);
+    if (whole && (marks->size() != plan->shards.shards().size() || marks->empty()))
+      continue;  // its baseline never became durable
     RecoveredJob recovered;
     recovered.record = *record;
     recovered.plan = std::make_shared<const JobPlan>(std::move(*plan));
-    for (const replica::ShardRange& range : recovered.plan->shards.shards()) {
-      auto shard = recovery::rebuild_shard(store, *recovered.plan, range.id, version);
+    StepNumber lowest = ~StepNumber{0};
+    for (const storage::Mark& mark : *marks) {
+      if (mark.shard >= recovered.plan->shards.shards().size())
+        return fail(ErrorCode::kStoreCorrupt, "the store has a shard that the job has not", job_name, {},
+                    "shard " + std::to_string(mark.shard));
+      auto shard = recovery::rebuild_shard(store, *recovered.plan, mark.shard, mark.version);
       if (!shard) return std::unexpected(shard.error());
+      lowest = std::min(lowest, mark.version);
       recovered.shards.push_back(std::make_shared<replica::Shard>(std::move(*shard)));
     }
-    std::optional<Error> error;
-    GRADTAP_TRY(store.scan_side(
-        storage::side_prefix(storage::SideKind::kLayout, job, record->lineage), [&](std::string_view, ByteSpan bytes) {
-          const std::string text(bytes.begin(), bytes.end());
-          auto body = replica::parse_json_object(text, "stored layout");
-          if (!body) {
-            error = body.error();
-            return false;
-          }
-          auto layout = replica::parse_layout(*body, recovered.plan->schema);
-          if (!layout) {
-            error = layout.error();
-            return false;
-          }
-          recovered.layouts.push_back(std::make_shared<const replica::Layout>(std::move(*layout)));
-          return true;
-        }));
-    GRADTAP_TRY(store.scan_side(storage::side_prefix(storage::SideKind::kStepMessage, job, record->lineage),
-                                [&](std::string_view, ByteSpan bytes) {
-                                  auto step = schema::decode_step(bytes);
-                                  if (!step) {
-                                    error = step.error();
-                                    return false;
-                                  }
-                                  if (step->rank != 0 || step->step <= version) return true;
-                                  // A replica that is held keeps its messages; more than can be waited for need not be
-                                  // read.
-                                  if (recovered.messages.size() >= kMessagesMax) return false;
-                                  auto message = read_message(*recovered.plan, bytes);
-                                  if (!message) {
-                                    error = message.error();
-                                    return false;
-                                  }
-                                  recovered.messages.push_back(std::move(*message));
-                                  return true;
-                                }));
-    for (std::uint32_t rank = 0; rank < record->world; ++rank) {
-      auto bytes = store.get_side(session_key(job, record->lineage, rank));
-      if (!bytes && bytes.error().code == ErrorCode::kStoreMissingChunk) continue;  // that rank never attached
-      if (!bytes) return std::unexpected(bytes.error());
-      auto session = decode_session(*bytes);
-      if (!session) return std::unexpected(session.error());
-      recovered.sessions.push_back(std::move(*session));
-    }
-    if (error) return std::unexpected(*error);
+    if (recovered.shards.empty()) lowest = recovered.plan->base_step;
+    GRADTAP_LET(feed, read_feed(store, *recovered.plan, lowest));
+    GRADTAP_LET(sessions, read_sessions(store, job, record->lineage, record->world));
+    recovered.feed = std::move(feed);
+    recovered.sessions = std::move(sessions);
     return recovered;
   }
   return std::nullopt;

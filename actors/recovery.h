@@ -1,23 +1,46 @@
-// Recovery: from the store back to a job's shards (PROTOCOLS 5.4).
+// Recovery: from the store back to a job's shards, layouts, messages and sessions (PROTOCOLS 5.4).
 //
-// Purpose: newest full version, then the log with the stored step messages, every digest checked on the way. Pure
-// reading; any thread; nothing is written. Failure behaviour: a shard that cannot be rebuilt is a named error; the node
-// does not start with a shard that is older than its mark.
+// Purpose: what a node knows of its job when it starts: the newest lineage, each shard it owns at its durable version
+// (newest full version, then the log with the stored step messages, every digest checked on the way), and what the
+// coordinator and the side channel go on from. Pure reading; any thread; nothing is written. Failure behaviour: a shard
+// that is marked and cannot be rebuilt is a named error; the node does not start with a shard that is older than its
+// mark. A shard without a mark has nothing here: its owner asks a peer.
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
-#include "actors/side_channel.h"
+#include "actors/messages.h"
+#include "actors/session_table.h"
 #include "common/error.h"
-#include "recovery/job_plan.h"
 #include "replica/shard.h"
 #include "storage/shard_store.h"
 
 namespace gradtap::actors {
 
-// The newest lineage of the job whose baseline is durable, with everything its actors need; nothing if there is none.
+// What a coordinator starts from besides its shards.
+struct KeptFeed {
+  std::vector<LayoutPtr> layouts;
+  std::vector<StepMessagePtr> messages;  // of rank 0, of steps after the one asked for
+};
+
+struct RecoveredJob {
+  JobPlanPtr plan;
+  schema::LineageRecord record;
+  std::vector<Session> sessions;
+  std::vector<std::shared_ptr<replica::Shard>> shards;  // those with a mark, each at its durable version
+  KeptFeed feed;
+};
+
+// The newest lineage of the job with a recipe; where `whole`, the newest one of which every shard is durable here.
 [[nodiscard]] Result<std::optional<RecoveredJob>> recover_job(const storage::ShardStore& store,
-                                                              const std::string& job_name);
+                                                              const std::string& job_name, bool whole);
+
+[[nodiscard]] Result<KeptFeed> read_feed(const storage::ShardStore& store, const JobPlan& plan, StepNumber after);
+[[nodiscard]] Result<LayoutPtr> read_layout(const JobPlan& plan, ByteSpan bytes);
+[[nodiscard]] Result<std::vector<Session>> read_sessions(const storage::ShardStore& store, const JobId& job,
+                                                         LineageId lineage, std::uint32_t world);
 
 }  // namespace gradtap::actors

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -15,17 +16,22 @@ namespace gradtap::actors {
 namespace {
 
 constexpr std::size_t kPendingStepsMax = 1024;  // not less than replica.apply_queue can be
+constexpr std::chrono::milliseconds kFetchDeadline{15'000};
+constexpr std::chrono::milliseconds kFetchPause{200};
 constexpr std::size_t kZeroBytes = std::size_t{256} << 10;
 
 struct PendingStep {
   GoPtr go;
   std::vector<ContributionPtr> contributions;
+  PulledGradientPtr pulled;  // from a peer, instead of contributions
 };
 
 struct OwnerState {
   static inline const char* name = "shard_owner";
   ShardOwnerOptions options;
   WiringPtr wiring;
+  std::optional<StepNumber> fetching;  // the step that a peer is being asked for
+  bool fetching_version = false;
   std::map<StepNumber, PendingStep> pending;
   StepNumber durable = 0;
   bool any_durable = false;
@@ -36,6 +42,9 @@ struct OwnerState {
   std::uint64_t applied = 0;
   std::uint64_t waits_for_flush = 0;
   std::uint64_t dropped_contributions = 0;
+  std::uint64_t fetched = 0;
+  std::uint64_t fetches_failed = 0;
+  std::uint64_t jumps = 0;
 };
 
 using OwnerPointer = OwnerActor::stateful_pointer<OwnerState>;
@@ -44,8 +53,14 @@ replica::Shard& shard_of(OwnerState& state) {
   return *state.options.shard;
 }
 
+const replica::ShardRange& range_of(const OwnerState& state) {
+  return state.options.plan->shards.shards()[state.options.id];
+}
+
 // The piece's gradient, or null when no contribution brought it.
 std::vector<const float*> gather(const OwnerState& state, const PendingStep& step) {
+  if (step.pulled && !step.pulled->bytes.empty())
+    return replica::contiguous_pieces(range_of(state), reinterpret_cast<const float*>(step.pulled->bytes.data()));
   std::vector<const float*> pieces(state.options.shard->range().pieces.size(), nullptr);
   for (const ContributionPtr& contribution : step.contributions) {
     if (step.go && contribution->order < step.go->first_order) continue;
@@ -108,11 +123,19 @@ void report(OwnerPointer self, StepNumber step, Outcome outcome) {
   const OwnerState& state = self->state;
   if (state.wiring->coordinator)
     self->send(state.wiring->coordinator, applied_atom_v,
-               Applied{state.options.shard->range().id, step, state.digest, std::move(outcome)});
+               Applied{state.options.id, step, state.digest, std::move(outcome)});
+}
+
+// The owner stops where it is; a peer that disagrees is an alarm, and neither is believed.
+void stop_with(OwnerPointer self, StepNumber step, const Error& error) {
+  self->state.failed = true;
+  self->state.last_error = error.text();
+  report(self, step, {false, error});
 }
 
 void apply_ready(OwnerPointer self) {
   OwnerState& state = self->state;
+  if (!state.options.shard) return;
   replica::Shard& shard = shard_of(state);
   while (!state.failed && state.wiring) {
     const StepNumber step = shard.version() + 1;
@@ -132,15 +155,19 @@ void apply_ready(OwnerPointer self) {
             state.options.plan->schema.parameters[shard.range().pieces[i].parameter].has_gradient())
           return;
     }
-    if (const Status done = shard.apply(scalars, replica::GradientView{pieces}); !done) {
-      state.failed = true;
-      state.last_error = done.error().text();
-      report(self, step, {false, done.error()});
-      return;
-    }
+    if (const Status done = shard.apply(scalars, replica::GradientView{pieces}); !done)
+      return stop_with(self, step, done.error());
     ++state.applied;
     state.digest = shard.digest().sha;
+    const PulledGradientPtr pulled = it->second.pulled;
+    if (pulled && pulled->digest && *pulled->digest != state.digest)
+      return stop_with(
+          self, step,
+          {ErrorCode::kDigestMismatch, "the same gradient gave another state than at the co-owner",
+           fmt::format("shard {} step {}, gradient of {}", shard.range().id, step, pulled->source),
+           to_hex(*pulled->digest), to_hex(state.digest), "look at both nodes' disks and memory; publishing stops"});
     std::vector<std::shared_ptr<const void>> keep_alive;
+    if (pulled) keep_alive.push_back(pulled);
     for (const ContributionPtr& contribution : it->second.contributions) keep_alive.push_back(contribution);
     make_durable(self, step, true, skipped ? std::vector<ByteSpan>{} : log_spans(state, pieces), full_due(state, step),
                  std::move(keep_alive));
@@ -149,20 +176,109 @@ void apply_ready(OwnerPointer self) {
   }
 }
 
+void ask_for_version(OwnerPointer self);
+
+// Takes a whole version over: it must be in the store before anything is applied to it.
+void jump_to(OwnerPointer self, const std::shared_ptr<replica::Shard>& shard) {
+  OwnerState& state = self->state;
+  state.options.shard = shard;
+  state.digest = shard->digest().sha;
+  state.failed = false;
+  ++state.jumps;
+  state.pending.erase(state.pending.begin(), state.pending.upper_bound(shard->version()));
+  state.any_durable = false;
+  if (state.wiring->coordinator)
+    self->send(state.wiring->coordinator, version_atom_v, std::uint32_t{state.options.id},
+               std::uint64_t{shard->version()});
+  make_durable(self, shard->version(), false, {}, true, {});
+  report(self, shard->version(), {});
+  apply_ready(self);
+}
+
+void ask_for_version(OwnerPointer self) {
+  OwnerState& state = self->state;
+  if (state.fetching_version || !state.wiring || !state.wiring->fetcher) return;
+  state.fetching_version = true;
+  const StepNumber wanted = state.options.shard ? state.options.shard->version() + 1 : state.options.plan->base_step;
+  self->request(state.wiring->fetcher, kFetchDeadline, version_atom_v, std::uint32_t{state.options.id},
+                std::uint64_t{wanted})
+      .then(
+          [self](const PulledVersionPtr& pulled) {
+            OwnerState& s = self->state;
+            s.fetching_version = false;
+            const bool newer =
+                pulled->shard && (!s.options.shard || pulled->shard->version() > s.options.shard->version());
+            if (pulled->outcome.ok && newer) return jump_to(self, pulled->shard);
+            ++s.fetches_failed;
+            s.last_error = pulled->outcome.error.text();
+            if (!s.options.shard) self->delayed_send(self, kFetchPause, version_atom_v);
+          },
+          [self](const caf::error&) {
+            self->state.fetching_version = false;
+            if (!self->state.options.shard) self->delayed_send(self, kFetchPause, version_atom_v);
+          });
+}
+
+void fetch_gradient(OwnerPointer self, const GoPtr& go) {
+  OwnerState& state = self->state;
+  const StepNumber step = go->scalars.step;
+  if (!state.options.shard) return ask_for_version(self);
+  if (state.failed || !state.wiring || !state.wiring->fetcher || state.fetching ||
+      step != shard_of(state).version() + 1)
+    return;
+  state.fetching = step;
+  self->request(state.wiring->fetcher, kFetchDeadline, pull_atom_v, std::uint32_t{state.options.plan->lineage},
+                std::uint32_t{state.options.id}, std::uint64_t{step})
+      .then(
+          [self, go, step](const PulledGradientPtr& pulled) {
+            OwnerState& s = self->state;
+            s.fetching.reset();
+            if (!s.options.shard || step != shard_of(s).version() + 1) return;  // its own tap was faster
+            if (!pulled->outcome.ok) {
+              ++s.fetches_failed;
+              s.last_error = pulled->outcome.error.text();
+              // Nobody keeps this step any more: a whole newer version, if there is one, takes its place.
+              if (pulled->outcome.error.code == ErrorCode::kStepUnavailable) ask_for_version(self);
+              return;
+            }
+            const bool skipped = go->scalars.verdict == replica::Verdict::kSkipped;
+            const std::uint64_t wanted = skipped ? 0 : range_of(s).elements * sizeof(float);
+            if (pulled->bytes.size() != wanted) {
+              ++s.fetches_failed;
+              s.last_error = fmt::format("{} sent {} bytes of step {} instead of {}", pulled->source,
+                                         pulled->bytes.size(), step, wanted);
+              return;
+            }
+            ++s.fetched;
+            PendingStep& pending = s.pending[step];
+            pending.go = go;
+            pending.contributions.clear();
+            pending.pulled = pulled;
+            apply_ready(self);
+          },
+          [self](const caf::error&) {
+            self->state.fetching.reset();
+            ++self->state.fetches_failed;
+          });
+}
+
 OwnerActor::behavior_type owner(OwnerPointer self, const ShardOwnerOptions& options) {
   OwnerState& initial = self->state;
   initial.options = options;
-  initial.digest = options.shard->digest().sha;
-  if (options.durable) {
+  if (options.shard) {
+    initial.options.id = options.shard->range().id;
+    initial.digest = options.shard->digest().sha;
+  }
+  if (options.shard && options.durable) {
     initial.durable = options.shard->version();
     initial.any_durable = true;
   }
   return {
       [self](contrib_atom, const ContributionPtr& contribution) {
         OwnerState& state = self->state;
-        const bool wanted = contribution->lineage == state.options.plan->lineage &&
-                            contribution->step > shard_of(state).version() &&
-                            contribution->step <= shard_of(state).version() + kPendingStepsMax;
+        const StepNumber version = state.options.shard ? state.options.shard->version() : 0;
+        const bool wanted = contribution->lineage == state.options.plan->lineage && contribution->step > version &&
+                            contribution->step <= version + kPendingStepsMax;
         if (!wanted) {
           ++state.dropped_contributions;
           return;
@@ -181,10 +297,13 @@ OwnerActor::behavior_type owner(OwnerPointer self, const ShardOwnerOptions& opti
       [self](go_atom, const GoPtr& go) {
         OwnerState& state = self->state;
         const StepNumber step = go->scalars.step;
-        if (step <= shard_of(state).version() || step > shard_of(state).version() + kPendingStepsMax) return;
+        const StepNumber version = state.options.shard ? state.options.shard->version() : 0;
+        if (step <= version || step > version + kPendingStepsMax) return;
         state.pending[step].go = go;
         apply_ready(self);
       },
+      [self](fetch_atom, const GoPtr& go) { fetch_gradient(self, go); },
+      [self](version_atom) { ask_for_version(self); },
       [self](durable_atom, const Durable& durable) {
         OwnerState& state = self->state;
         if (!durable.outcome.ok) return;
@@ -197,6 +316,7 @@ OwnerActor::behavior_type owner(OwnerPointer self, const ShardOwnerOptions& opti
         const bool first = !state.wiring;
         state.wiring = wiring;
         if (!first) return;
+        if (!state.options.shard) return ask_for_version(self);
         if (!state.any_durable)
           make_durable(self, shard_of(state).version(), false, {}, true, {});
         else if (wiring->coordinator)
@@ -205,11 +325,14 @@ OwnerActor::behavior_type owner(OwnerPointer self, const ShardOwnerOptions& opti
       },
       [self](status_atom) {
         const OwnerState& state = self->state;
-        const replica::Shard& shard = *state.options.shard;
-        const char* word = state.failed ? "failed" : !state.any_durable ? "baseline" : "in_sync";
-        const nlohmann::json body = {{"shard", shard.range().id},
-                                     {"elements", shard.range().elements},
-                                     {"version", shard.version()},
+        const StepNumber version = state.options.shard ? state.options.shard->version() : 0;
+        const char* word = state.failed           ? "failed"
+                           : !state.options.shard ? "syncing"
+                           : !state.any_durable   ? "baseline"
+                                                  : "in_sync";
+        const nlohmann::json body = {{"shard", state.options.id},
+                                     {"elements", range_of(state).elements},
+                                     {"version", version},
                                      {"durable", state.durable},
                                      {"full", state.full},
                                      {"log_from", state.full + 1},
@@ -219,8 +342,12 @@ OwnerActor::behavior_type owner(OwnerPointer self, const ShardOwnerOptions& opti
                                      {"applied", state.applied},
                                      {"waits_for_flush", state.waits_for_flush},
                                      {"dropped_contributions", state.dropped_contributions},
+                                     {"fetched", state.fetched},
+                                     {"fetches_failed", state.fetches_failed},
+                                     {"jumps", state.jumps},
                                      {"error", state.last_error}};
-        return ActorStatus{fmt::format("owner.{}", shard.range().id), body.dump()};
+        return ActorStatus{fmt::format("owner.{}", state.options.id),
+                           body.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace)};
       },
   };
 }

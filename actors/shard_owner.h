@@ -18,8 +18,9 @@ namespace gradtap::actors {
 
 struct ShardOwnerOptions {
   JobPlanPtr plan;
-  std::shared_ptr<replica::Shard> shard;  // at its first version; from here on the owner's alone
-  bool durable = false;                   // that version is in the store already
+  std::shared_ptr<replica::Shard> shard;  // at its first version; from here on the owner's alone. Empty: a peer has it
+  ShardId id = 0;
+  bool durable = false;  // that version is in the store already
   std::uint64_t full_every_steps = 64;
   std::uint64_t flush_queue_steps = 2;
 };

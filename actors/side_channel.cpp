@@ -8,28 +8,26 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "actors/baseline_loader.h"
 #include "actors/message_batch.h"
+#include "actors/recovery.h"
+#include "actors/side_channel_state.h"
 #include "common/sha256.h"
 #include "replica/json_fields.h"
-#include "replica/probe.h"
 #include "replica/schema_json.h"
-#include "replica/step_message.h"
+#include "storage/key.h"
 
 namespace gradtap::actors {
 
-namespace {
+namespace side {
 
 using nlohmann::json;
-using replica::json_field;
-using replica::json_text;
-using replica::json_uint;
 
-constexpr std::chrono::milliseconds kKeeperDeadline{3500};
-constexpr std::uint64_t kSeqMax = std::uint64_t{1} << 62;
+namespace {
+
 constexpr std::size_t kLayoutsWantedMax = 64;
+constexpr std::size_t kBlobBytesMax = std::size_t{64} << 20;
 
-enum class AttachState : std::uint8_t { kUnattached, kOpening, kProbing, kBaseline, kFlushing, kTracking, kRefused };
+}  // namespace
 
 std::string_view attach_state_name(AttachState state) {
   switch (state) {
@@ -51,68 +49,8 @@ std::string_view attach_state_name(AttachState state) {
   return "unattached";
 }
 
-// The lineage in force and how far its attach is.
-struct Attached {
-  AttachState state = AttachState::kUnattached;
-  std::string run_nonce;
-  JobPlan draft;    // until the recipe is known
-  JobPlanPtr plan;  // from then on
-  schema::LineageRecord record;
-  std::unique_ptr<replica::ProbeUpload> probe;
-  std::unique_ptr<BaselineLoader> baseline;
-  LayoutPtr first_layout;
-  std::optional<Error> refusal;
-  [[nodiscard]] LineageId lineage() const { return record.lineage; }
-  [[nodiscard]] const replica::Schema& schema() const { return plan ? plan->schema : draft.schema; }
-};
-
-struct SideChannelState {
-  explicit SideChannelState() = default;
-  static inline const char* name = "side_channel";
-  SideChannelOptions options;
-  std::unique_ptr<SessionTable> sessions;
-  Attached attached;
-  CoordinatorActor coordinator;
-  std::set<std::string> busy;            // sessions with a post in flight
-  std::set<std::string> layouts_wanted;  // hex ids
-  std::uint64_t shards_flushed = 0;      // of the baseline
-  // counters
-  std::uint64_t posts = 0;
-  std::uint64_t messages = 0;
-  std::uint64_t refused = 0;
-  std::uint64_t superseded = 0;
-  std::uint64_t store_failures = 0;
-};
-
-using SideChannelPointer = SideChannelActor::stateful_pointer<SideChannelState>;
-
 HttpAnswer busy_answer(const std::string& what) {
   return http_error({ErrorCode::kNodeBusy, what, {}, {}, {}, "try again"});
-}
-
-std::vector<std::uint8_t> to_bytes(std::string_view text) {
-  return {text.begin(), text.end()};
-}
-
-bool is_nonce(std::string_view text) {
-  std::array<std::uint8_t, 16> ignored{};
-  return from_hex(text, ignored.data(), ignored.size());
-}
-
-json attach_answer(const SideChannelState& state, const Session& session) {
-  json wants = json::array();
-  if (session.rank == 0 && session.run_nonce == state.attached.run_nonce) {
-    if (state.attached.state == AttachState::kProbing) wants.push_back({{"id", "probe"}, {"kind", "probe"}});
-    if (state.attached.state == AttachState::kProbing || state.attached.state == AttachState::kBaseline)
-      wants.push_back({{"id", "baseline"}, {"kind", "all"}});
-  }
-  return {{"session", session.id},
-          {"lineage", session.lineage},
-          {"next_seq", session.received_seq + 1},
-          {"durable_seq", session.received_seq},
-          {"P", state.options.publish_interval_steps},
-          {"wants", wants},
-          {"state", attach_state_name(state.attached.state)}};
 }
 
 void note(SideChannelPointer self, LogLevel level, std::string_view text, std::vector<LogField> fields) {
@@ -132,313 +70,109 @@ HttpAnswer refuse(SideChannelPointer self, const Error& error) {
   return http_error(error);
 }
 
-// Stores a session, then answers with what `answer` makes of it.
-void store_and_answer(SideChannelPointer self, caf::typed_response_promise<HttpAnswer> promise, Session* session,
-                      std::vector<storage::SideEntry> entries, std::function<HttpAnswer()> answer,
-                      std::function<void()> on_failure) {
-  const SideChannelState& state = self->state;
-  auto batch = std::make_shared<SideEntries>();
-  batch->entries = std::move(entries);
-  batch->entries.push_back(
-      {session_key(job_id(state.options.job_name), session->lineage, session->rank), encode_session(*session)});
-  self->request(state.options.keeper, kKeeperDeadline, side_atom_v, SideEntriesPtr(std::move(batch)))
-      .then(
-          [self, promise, answer, on_failure](const Outcome& outcome) mutable {
-            if (outcome.ok) {
-              promise.deliver(answer());
-              return;
-            }
-            ++self->state.store_failures;
-            on_failure();
-            promise.deliver(http_error(outcome.error, 503));
-          },
-          [self, promise, on_failure](const caf::error&) mutable {
-            ++self->state.store_failures;
-            on_failure();
-            promise.deliver(busy_answer("the store did not answer in time"));
-          });
-}
-
-// -- attach --------------------------------------------------------------------------------------------------------
-
-void answer_attach(SideChannelPointer self, caf::typed_response_promise<HttpAnswer> promise, std::uint32_t rank) {
-  SideChannelState& state = self->state;
-  auto session = state.sessions->open(state.attached.run_nonce, rank, state.attached.lineage());
-  if (!session) {
-    promise.deliver(http_error(session.error()));
-    return;
-  }
-  Session* const opened = *session;
-  store_and_answer(
-      self, std::move(promise), opened, {},
-      [self, id = opened->id] {
-        const Session* found = self->state.sessions->find(id);
-        return HttpAnswer{200, attach_answer(self->state, *found).dump()};
-      },
-      [] {});
-}
-
-void open_lineage(SideChannelPointer self, caf::typed_response_promise<HttpAnswer> promise, JobPlan draft,
-                  LayoutPtr layout, const std::string& nonce, const std::string& body) {
-  SideChannelState& state = self->state;
-  auto record = std::make_shared<schema::LineageRecord>();
-  record->job = draft.job;
-  record->job_name = draft.job_name;
-  record->run_nonce = nonce;
-  record->base_step = draft.base_step;
-  record->world = draft.world;
-  record->sequence = draft.sequence_at_attach;
-  record->schema_json = to_bytes(body);
-  record->optimizer_class = std::string(replica::optimizer_class_name(draft.schema.optimizer.type));
-  for (const replica::StateKind kind : draft.schema.optimizer.kinds)
-    record->kinds.emplace_back(replica::state_kind_name(kind));
-  record->shard_elements = draft.shard_elements;
-  record->shard_count = static_cast<std::uint32_t>(draft.shards.shards().size());
-  record->endpoints = state.options.endpoints;
-  record->created_wall_ms = state.options.clock->wall_ms();
-  record->layout_id = layout->id();
-  const AttachState before = state.attached.state;
-  state.attached.state = AttachState::kOpening;
-  self->request(state.options.keeper, kKeeperDeadline, lineage_atom_v, LineageRecordPtr(record))
-      .then(
-          [self, promise, record, layout, nonce, before,
-           draft = std::make_shared<JobPlan>(std::move(draft))](const LineageAnswer& answer) mutable {
-            SideChannelState& s = self->state;
-            s.attached.state = before;
-            if (!answer.outcome.ok) {
-              promise.deliver(http_error(answer.outcome.error, 503));
-              return;
-            }
-            if (answer.lineage.superseded) {
-              ++s.superseded;
-              promise.deliver(http_error({ErrorCode::kLineageSuperseded,
-                                          "a newer run of this job has attached",
-                                          nonce,
-                                          {},
-                                          {},
-                                          "stop this run, or let it train untapped"}));
-              return;
-            }
-            s.attached = Attached{};
-            s.coordinator = nullptr;
-            s.attached.run_nonce = nonce;
-            s.attached.record = *record;
-            s.attached.record.lineage = answer.lineage.id;
-            s.attached.draft = std::move(*draft);
-            s.attached.draft.lineage = answer.lineage.id;
-            s.attached.first_layout = layout;
-            s.attached.probe = std::make_unique<replica::ProbeUpload>(s.attached.draft.schema.optimizer,
-                                                                      !s.attached.draft.recorded_probe);
-            s.attached.state = AttachState::kProbing;
-            s.layouts_wanted.clear();
-            note(self, LogLevel::kInfo, "attach",
-                 {{"parameters", s.attached.draft.schema.parameters.size()},
-                  {"elements", s.attached.draft.schema.elements()},
-                  {"shards", s.attached.draft.shards.shards().size()}});
-            answer_attach(self, std::move(promise), 0);
-          },
-          [self, promise, before](const caf::error&) mutable {
-            self->state.attached.state = before;
-            promise.deliver(busy_answer("the store did not answer in time"));
-          });
-}
-
-struct AttachHead {
-  std::string run_nonce;
-  std::uint32_t rank = 0;
+// Counts who has stored a batch.
+struct Spread {
+  std::size_t open = 0;
+  std::size_t stored_elsewhere = 0;
+  bool stored_here = false;
+  bool delivered = false;
+  Outcome failure;
+  std::function<void(const Outcome&)> done;
 };
 
-Result<AttachHead> read_head(const json& body, const SideChannelOptions& options) {
-  const std::string where = "attach";
-  GRADTAP_LET(protocol, json_uint(body, "protocol", where, 1U << 16));
-  if (protocol != 1)
-    return fail(ErrorCode::kAttachRefused, "the client speaks another protocol", "attach.protocol", "1",
-                std::to_string(protocol), "install the trainer package of this node's version");
-  GRADTAP_LET(job, json_text(body, "job", where));
-  if (job != options.job_name)
-    return fail(ErrorCode::kJobUnknown, "the body names another job than the path", "attach.job", options.job_name,
-                job);
-  GRADTAP_LET(nonce, json_text(body, "run_nonce", where));
-  if (!is_nonce(nonce)) return fail(ErrorCode::kBadText, "run_nonce is not 32 hex digits", "attach.run_nonce");
-  GRADTAP_LET(rank, json_uint(body, "rank", where, 65'535));
-  GRADTAP_LET(world, json_uint(body, "world", where, 65'536));
-  if (world != options.endpoints.size())
-    return fail(ErrorCode::kAttachRefused, "the job has another number of ranks than the job file has endpoints",
-                "attach.world", std::to_string(options.endpoints.size()), std::to_string(world),
-                "list every rank's address in job.endpoints, in rank order");
-  if (rank >= world)
-    return fail(ErrorCode::kOutOfRange, "the rank is outside the world", "attach.rank",
-                "0.." + std::to_string(world - 1), std::to_string(rank));
-  GRADTAP_LET(group, json_uint(body, "group", where, 1U << 20));
-  if (group != 0)
-    return fail(ErrorCode::kUnsupported, "more than one group is not supported", "attach.group", "0",
-                std::to_string(group), "attach the default process group's DDP module only");
-  return AttachHead{nonce, static_cast<std::uint32_t>(rank)};
-}
-
-caf::result<HttpAnswer> attach(SideChannelPointer self, const std::string& text) {
+void spread(SideChannelPointer self, std::vector<storage::SideEntry> entries,
+            std::function<void(const Outcome&)> done) {
   SideChannelState& state = self->state;
-  auto promise = self->make_response_promise<HttpAnswer>();
-  auto body = replica::parse_json_object(text, "attach");
-  if (!body) {
-    promise.deliver(http_error(body.error()));
-    return promise;
-  }
-  const auto head = read_head(*body, state.options);
-  if (!head) {
-    promise.deliver(http_error(head.error()));
-    return promise;
-  }
-  if (state.attached.state == AttachState::kOpening) {
-    promise.deliver(busy_answer("another attach is being opened"));
-    return promise;
-  }
-  if (head->run_nonce == state.attached.run_nonce) {
-    if (state.attached.state == AttachState::kRefused)
-      promise.deliver(http_error(*state.attached.refusal));
-    else
-      answer_attach(self, promise, head->rank);
-    return promise;
-  }
-  if (head->rank != 0) {
-    promise.deliver(busy_answer("rank 0 of this run has not attached yet"));
-    return promise;
-  }
-  auto plan = plan_from_attach(text, state.options.job_name, static_cast<std::uint32_t>(state.options.endpoints.size()),
-                               state.options.shard_elements);
-  if (!plan) {
-    ++state.refused;
-    note(self, LogLevel::kError, "attach refused", {{"error", plan.error().text()}});
-    promise.deliver(http_error(plan.error()));
-    return promise;
-  }
-  const auto layout_field = replica::json_object(*body, "layout", "attach");
-  auto layout = layout_field ? replica::parse_layout(**layout_field, plan->schema)
-                             : Result<replica::Layout>(std::unexpected(layout_field.error()));
-  if (!layout) {
-    ++state.refused;
-    promise.deliver(http_error(layout.error()));
-    return promise;
-  }
-  open_lineage(self, promise, std::move(*plan), std::make_shared<const replica::Layout>(std::move(*layout)),
-               head->run_nonce, text);
-  return promise;
-}
-
-HttpAnswer attach_progress(SideChannelPointer self, const std::string& id) {
-  const SideChannelState& state = self->state;
-  const Session* session = self->state.sessions->find(id);
-  if (session == nullptr || session->run_nonce != state.attached.run_nonce)
-    return http_error({ErrorCode::kSessionUnknown, "no such session", id, {}, {}, "attach again"});
-  json body = {{"state", attach_state_name(state.attached.state)}, {"lineage", state.attached.lineage()}};
-  if (state.attached.state == AttachState::kRefused) {
-    const json error = json::parse(http_error(*state.attached.refusal).body, nullptr, false);
-    body["error"] = error.value("error", json::object());
-  }
-  if (state.attached.state == AttachState::kFlushing) {
-    body["shards_durable"] = state.shards_flushed;
-    body["shards"] = state.attached.plan->shards.shards().size();
-  }
-  if (state.attached.baseline) {
-    body["chunks"] = state.attached.baseline->chunks();
-    body["chunks_total"] = state.attached.baseline->total();
-  }
-  return {200, body.dump(-1, ' ', false, json::error_handler_t::replace)};
-}
-
-// -- chunks --------------------------------------------------------------------------------------------------------
-
-void launch(SideChannelPointer self, std::vector<std::shared_ptr<replica::Shard>> shards, bool durable) {
-  SideChannelState& state = self->state;
-  state.coordinator = state.options.launch(SideChannelActor(self), state.attached.plan, std::move(shards), durable);
-}
-
-caf::result<HttpAnswer> finish_probe(SideChannelPointer self) {
-  SideChannelState& state = self->state;
-  auto promise = self->make_response_promise<HttpAnswer>();
-  auto data = state.attached.probe->finish();
-  if (!data) {
-    promise.deliver(refuse(self, data.error()));
-    return promise;
-  }
-  const auto recipe = replica::match_recipe(*data);
-  if (!recipe) {
-    promise.deliver(refuse(self, recipe.error()));
-    return promise;
-  }
-  state.attached.probe.reset();
-  state.attached.draft.recipe = *recipe;
-  state.attached.record.recipe_id = replica::recipe_name(*recipe);
-  state.attached.plan = std::make_shared<const JobPlan>(std::move(state.attached.draft));
-  auto loader = BaselineLoader::create(state.attached.plan);
-  if (!loader) {
-    promise.deliver(refuse(self, loader.error()));
-    return promise;
-  }
-  state.attached.baseline = std::move(*loader);
-  state.attached.state = AttachState::kBaseline;
-  note(self, LogLevel::kInfo, "numerics probe matched", {{"recipe", state.attached.record.recipe_id}});
-  auto record = std::make_shared<const schema::LineageRecord>(state.attached.record);
-  self->request(state.options.keeper, kKeeperDeadline, record_atom_v, LineageRecordPtr(record))
+  auto batch = std::make_shared<SideEntries>();
+  batch->entries = std::move(entries);
+  const SideEntriesPtr shared = std::move(batch);
+  auto counting = std::make_shared<Spread>();
+  counting->done = std::move(done);
+  const ClusterState* cluster = state.options.cluster.get();
+  const std::size_t copies = cluster == nullptr ? 1 : std::min<std::size_t>(2, cluster->config().replicas);
+  const auto settle = [counting, cluster, copies] {
+    if (counting->delivered) return;
+    // A member that is down asks for what it missed when it comes back; until then fewer copies are all there can be.
+    const std::size_t wanted = cluster == nullptr ? 0 : std::min(copies - 1, cluster->live_peers().size());
+    if (counting->stored_here && counting->stored_elsewhere >= wanted) {
+      counting->delivered = true;
+      counting->done({});
+    } else if (counting->open == 0) {
+      counting->delivered = true;
+      counting->done(counting->failure);
+    }
+  };
+  ++counting->open;
+  self->request(state.options.keeper, kKeeperDeadline, side_atom_v, shared)
       .then(
-          [self, promise](const Outcome& outcome) mutable {
-            promise.deliver(outcome.ok ? HttpAnswer{} : refuse(self, outcome.error));
+          [counting, settle](const Outcome& outcome) {
+            --counting->open;
+            counting->stored_here = outcome.ok;
+            if (!outcome.ok) counting->failure = outcome;
+            settle();
           },
-          [self, promise](const caf::error&) mutable {
-            promise.deliver(refuse(self, {ErrorCode::kTimeout,
-                                          "the store did not answer in time",
-                                          "lineage record",
-                                          {},
-                                          {},
-                                          "see the node's log, then attach again"}));
+          [counting, settle](const caf::error&) {
+            --counting->open;
+            counting->failure = {false,
+                                 {ErrorCode::kNodeBusy, "the store did not answer in time", {}, {}, {}, "try again"}};
+            settle();
           });
-  return promise;
+  if (!state.wiring) return;
+  for (const ReplicatorActor& replicator : state.wiring->replicators) {
+    if (!replicator) continue;
+    ++counting->open;
+    self->request(replicator, kKeeperDeadline, side_atom_v, shared)
+        .then(
+            [counting, settle](const Outcome& outcome) {
+              --counting->open;
+              if (outcome.ok)
+                ++counting->stored_elsewhere;
+              else if (counting->stored_here || counting->failure.ok)
+                counting->failure = outcome;
+              settle();
+            },
+            [counting, settle](const caf::error&) {
+              --counting->open;
+              if (counting->failure.ok)
+                counting->failure = {false,
+                                     {ErrorCode::kNodeBusy, "a peer did not answer in time", {}, {}, {}, "try again"}};
+              settle();
+            });
+  }
 }
 
-caf::result<HttpAnswer> take_chunk(SideChannelPointer self, const ChunkUpload& upload) {
+std::optional<HttpAnswer> refuse_session(SideChannelPointer self, const Session* session, const std::string& id) {
   SideChannelState& state = self->state;
-  const Session* session = state.sessions->find(upload.session);
   if (session == nullptr)
-    return http_error({ErrorCode::kSessionUnknown, "no such session", upload.session, {}, {}, "attach again"});
+    return http_error({ErrorCode::kSessionUnknown, "no such session", id, {}, {}, "restart the job to attach again"});
+  if (session->lineage < state.attached.lineage()) {
+    ++state.superseded;
+    return http_error({ErrorCode::kLineageSuperseded, "a newer run of this job has attached", id, {}, {}, {}});
+  }
   if (session->run_nonce != state.attached.run_nonce)
-    return http_error(
-        {ErrorCode::kLineageSuperseded, "a newer run of this job has attached", upload.session, {}, {}, {}});
-  if (session->rank != 0)
-    return http_error({ErrorCode::kRequestMalformed,
-                       "only rank 0 uploads",
-                       "rank " + std::to_string(session->rank),
-                       "rank 0",
-                       {},
-                       {}});
-  const ByteSpan body(reinterpret_cast<const std::uint8_t*>(upload.body.data()), upload.body.size());
-  if (upload.id == "probe") {
-    // What was already taken is acknowledged again: the client did not hear the first answer.
-    if (state.attached.state != AttachState::kProbing) return HttpAnswer{};
-    if (const Status done = state.attached.probe->add_chunk(body); !done) return refuse(self, done.error());
-    if (!state.attached.probe->complete()) return HttpAnswer{};
-    // A recorded probe has no fixed set of cases: its first chunk is all of it.
-    return finish_probe(self);
-  }
-  if (upload.id == "baseline") {
-    if (state.attached.state == AttachState::kProbing) return busy_answer("the numerics probe comes first");
-    if (state.attached.state != AttachState::kBaseline) return HttpAnswer{};
-    if (const Status done = state.attached.baseline->add_chunk(upload.number, body); !done)
-      return refuse(self, done.error());
-    if (!state.attached.baseline->complete()) return HttpAnswer{};
-    auto shards = state.attached.baseline->finish();
-    if (!shards) return refuse(self, shards.error());
-    state.attached.baseline.reset();
-    state.attached.state = AttachState::kFlushing;
-    state.shards_flushed = 0;
-    launch(self, std::move(*shards), false);
-    self->send(state.coordinator, layout_atom_v, state.attached.first_layout);
-    return HttpAnswer{};
-  }
-  return http_error(
-      {ErrorCode::kRequestMalformed, "no such request is open", upload.id, "probe or baseline", upload.id, {}}, 404);
+    return busy_answer("this node has just become the home and knows of no complete attach of this run");
+  return std::nullopt;
 }
 
-// -- messages ------------------------------------------------------------------------------------------------------
+void store_and_answer(SideChannelPointer self, caf::typed_response_promise<HttpAnswer> promise, const Session* session,
+                      std::vector<storage::SideEntry> entries, std::function<HttpAnswer()> answer,
+                      std::function<void()> on_failure) {
+  entries.push_back(
+      {session_key(job_id(self->state.options.job_name), session->lineage, session->rank), encode_session(*session)});
+  spread(
+      self, std::move(entries),
+      [self, promise, answer = std::move(answer), on_failure = std::move(on_failure)](const Outcome& outcome) mutable {
+        if (outcome.ok) {
+          promise.deliver(answer());
+          return;
+        }
+        ++self->state.store_failures;
+        on_failure();
+        promise.deliver(http_error(outcome.error, 503));
+      });
+}
+
+namespace {
 
 HttpAnswer messages_answer(const SideChannelState& state, const Session& session) {
   json requests = json::array();
@@ -456,14 +190,7 @@ caf::result<HttpAnswer> post(SideChannelPointer self, const MessagesPost& reques
   SideChannelState& state = self->state;
   ++state.posts;
   Session* session = state.sessions->find(request.session);
-  if (session == nullptr)
-    return http_error(
-        {ErrorCode::kSessionUnknown, "no such session", request.session, {}, {}, "restart the job to attach again"});
-  if (session->run_nonce != state.attached.run_nonce) {
-    ++state.superseded;
-    return http_error(
-        {ErrorCode::kLineageSuperseded, "a newer run of this job has attached", request.session, {}, {}, {}});
-  }
+  if (auto refused = refuse_session(self, session, request.session)) return *refused;
   if (state.attached.state == AttachState::kRefused) return http_error(*state.attached.refusal, 409);
   if (!state.attached.plan) return busy_answer("the attach is not complete");
   if (!state.busy.insert(request.session).second) return busy_answer("another post of this session is being stored");
@@ -528,7 +255,7 @@ HttpAnswer detach(SideChannelPointer self, const MessagesPost& request) {
     return http_error({ErrorCode::kSessionUnknown, "no such session", request.session, {}, {}, {}});
   auto body = replica::parse_json_object(request.body, "detach");
   if (!body) return http_error(body.error());
-  auto reason = json_text(*body, "reason", "detach");
+  auto reason = replica::json_text(*body, "reason", "detach");
   if (!reason) return http_error(reason.error());
   if (session->rank == 0 && session->run_nonce == state.attached.run_nonce && state.coordinator) {
     note(self, LogLevel::kInfo, "the client detached", {{"reason", *reason}});
@@ -538,39 +265,137 @@ HttpAnswer detach(SideChannelPointer self, const MessagesPost& request) {
   return HttpAnswer{};
 }
 
-// -- recovery ------------------------------------------------------------------------------------------------------
+// -- blobs ---------------------------------------------------------------------------------------------------------
 
-void resume(SideChannelPointer self, RecoveredJob recovered) {
+caf::result<HttpAnswer> take_blob(SideChannelPointer self, const BlobUpload& upload) {
   SideChannelState& state = self->state;
-  state.attached.run_nonce = recovered.record.run_nonce;
-  state.attached.record = std::move(recovered.record);
-  state.attached.plan = recovered.plan;
-  state.attached.state = AttachState::kTracking;
-  for (Session& session : recovered.sessions) state.sessions->restore(std::move(session));
-  launch(self, std::move(recovered.shards), true);
-  for (const LayoutPtr& layout : recovered.layouts) self->send(state.coordinator, layout_atom_v, layout);
-  for (const StepMessagePtr& message : recovered.messages) self->send(state.coordinator, step_atom_v, message);
+  const Session* session = state.sessions->find(upload.session);
+  if (auto refused = refuse_session(self, session, upload.session)) return *refused;
+  if (upload.body.size() > kBlobBytesMax)
+    return http_error({ErrorCode::kRequestTooLarge, "the blob is too large", "blobs", std::to_string(kBlobBytesMax),
+                       std::to_string(upload.body.size()), "keep large objects out of the side state"});
+  const Sha256 digest = sha256(upload.body);
+  if (to_hex(digest) != upload.digest)
+    return http_error({ErrorCode::kRequestMalformed, "the blob is not what its name says", "blobs", upload.digest,
+                       to_hex(digest), "send it again"},
+                      422);
+  std::vector<storage::SideEntry> entries;
+  entries.push_back(
+      {storage::side_key(storage::SideKind::kBlob, job_id(state.options.job_name), session->lineage, 0, session->rank) +
+           std::string(digest.begin(), digest.end()),
+       {upload.body.begin(), upload.body.end()}});
+  auto promise = self->make_response_promise<HttpAnswer>();
+  ++state.blobs;
+  state.blob_bytes += upload.body.size();
+  spread(self, std::move(entries), [self, promise](const Outcome& outcome) mutable {
+    if (!outcome.ok) ++self->state.store_failures;
+    promise.deliver(outcome.ok ? HttpAnswer{} : http_error(outcome.error, 503));
+  });
+  return promise;
 }
+
+// -- home ----------------------------------------------------------------------------------------------------------
+
+HttpAnswer not_home(SideChannelPointer self) {
+  ++self->state.not_home;
+  return http_error({ErrorCode::kNodeBusy, "another node is the home of the job", {}, {}, {}, "try the next gateway"},
+                    503);
+}
+
+// What the last home stored is here: go on from it. An attach that did not come to its end begins again.
+void take_over(SideChannelPointer self) {
+  SideChannelState& state = self->state;
+  const JobId job = job_id(state.options.job_name);
+  const auto lineages = state.options.store->lineages(job);
+  if (!lineages)
+    return note(self, LogLevel::kError, "the lineages cannot be read", {{"error", lineages.error().text()}});
+  state.attached = Attached{};
+  state.coordinator = state.wiring ? state.wiring->coordinator : CoordinatorActor();
+  // Sessions of older lineages are known too: their clients are told that they are superseded.
+  for (const schema::LineageRecord& record : *lineages) {
+    auto sessions = read_sessions(*state.options.store, job, record.lineage, record.world);
+    if (!sessions) {
+      note(self, LogLevel::kError, "sessions cannot be read", {{"error", sessions.error().text()}});
+      continue;
+    }
+    for (Session& session : *sessions) state.sessions->restore(std::move(session));
+  }
+  const JobPlanPtr plan = state.wiring ? state.wiring->plan : nullptr;
+  if (!plan) return;
+  for (const schema::LineageRecord& record : *lineages) {
+    if (record.lineage != plan->lineage) continue;
+    state.attached.record = record;
+    // Until every shard has its base version somewhere, the baseline may have been lost with the last home.
+    if (state.base_durable != record.lineage) return;
+    state.attached.run_nonce = record.run_nonce;
+    state.attached.plan = plan;
+    state.attached.state = AttachState::kTracking;
+  }
+}
+
+void on_home(SideChannelPointer self, bool home) {
+  SideChannelState& state = self->state;
+  if (home && !state.home) take_over(self);
+  state.home = home;
+}
+
+// A session that went on at the last home.
+void merge_session(SideChannelState& state, Session theirs) {
+  Session* ours = state.sessions->find(theirs.id);
+  if (ours == nullptr)
+    state.sessions->restore(std::move(theirs));
+  else if (theirs.received_seq > ours->received_seq)
+    *ours = std::move(theirs);
+}
+
+}  // namespace
+
+namespace {
 
 SideChannelActor::behavior_type side_channel(SideChannelPointer self, const SideChannelOptions& options) {
   SideChannelState& initial = self->state;
   initial.options = options;
   initial.sessions = std::make_unique<SessionTable>(*initial.options.random);
-  if (initial.options.recovered) {
-    resume(self, std::move(*initial.options.recovered));
-    initial.options.recovered.reset();
-  }
   return {
-      [self](attach_atom, const MessagesPostPtr& request) { return attach(self, request->body); },
-      [self](attached_atom, const std::string& session) { return attach_progress(self, session); },
-      [self](chunk_atom, const ChunkUploadPtr& upload) { return take_chunk(self, *upload); },
-      [self](post_atom, const MessagesPostPtr& request) { return post(self, *request); },
-      [self](detach_atom, const MessagesPostPtr& request) { return detach(self, *request); },
+      [self](attach_atom, const MessagesPostPtr& request) -> caf::result<HttpAnswer> {
+        if (!self->state.home) return not_home(self);
+        return attach(self, request->body);
+      },
+      [self](attached_atom, const std::string& session) {
+        return self->state.home ? attach_progress(self, session) : not_home(self);
+      },
+      [self](chunk_atom, const ChunkUploadPtr& upload) -> caf::result<HttpAnswer> {
+        if (!self->state.home) return not_home(self);
+        return take_chunk(self, *upload);
+      },
+      [self](post_atom, const MessagesPostPtr& request) -> caf::result<HttpAnswer> {
+        if (!self->state.home) return not_home(self);
+        return post(self, *request);
+      },
+      [self](blob_atom, const BlobUploadPtr& upload) -> caf::result<HttpAnswer> {
+        if (!self->state.home) return not_home(self);
+        return take_blob(self, *upload);
+      },
+      [self](detach_atom, const MessagesPostPtr& request) {
+        return self->state.home ? detach(self, *request) : not_home(self);
+      },
+      [self](home_atom, bool home) { on_home(self, home); },
+      [self](side_atom, const SideEntriesPtr& entries) {
+        for (const storage::SideEntry& entry : entries->entries)
+          if (auto session = decode_session(entry.bytes)) merge_session(self->state, std::move(*session));
+      },
+      [self](wire_atom, const WiringPtr& wiring) {
+        self->state.wiring = wiring;
+        self->state.coordinator = wiring->coordinator;
+      },
       [self](ask_atom, const std::string& layout) {
         if (self->state.layouts_wanted.size() < kLayoutsWantedMax) self->state.layouts_wanted.insert(layout);
       },
       [self](durable_atom, std::uint64_t base_step) {
         SideChannelState& state = self->state;
+        if (state.wiring && state.wiring->plan) state.base_durable = state.wiring->plan->lineage;
+        if (state.options.on_base_durable) state.options.on_base_durable();
+        if (state.home && state.attached.state == AttachState::kUnattached) take_over(self);
         if (state.attached.state != AttachState::kFlushing) return;
         state.attached.state = AttachState::kTracking;
         note(self, LogLevel::kInfo, "tracking: the baseline is durable", {{"step", base_step}});
@@ -583,7 +408,11 @@ SideChannelActor::behavior_type side_channel(SideChannelPointer self, const Side
           if (session.run_nonce == state.attached.run_nonce)
             ranks.push_back(
                 {{"rank", session.rank}, {"received_seq", session.received_seq}, {"duplicates", session.duplicates}});
-        const json body = {{"state", attach_state_name(state.attached.state)},
+        const json body = {{"home", state.home},
+                           {"blobs", state.blobs},
+                           {"blob_bytes", state.blob_bytes},
+                           {"not_home", state.not_home},
+                           {"state", attach_state_name(state.attached.state)},
                            {"refusal", state.attached.refusal ? state.attached.refusal->text() : std::string()},
                            {"chunks", state.attached.baseline ? state.attached.baseline->chunks() : 0},
                            {"chunks_total", state.attached.baseline ? state.attached.baseline->total() : 0},
@@ -602,8 +431,10 @@ SideChannelActor::behavior_type side_channel(SideChannelPointer self, const Side
 
 }  // namespace
 
+}  // namespace side
+
 SideChannelActor spawn_side_channel(caf::actor_system& system, SideChannelOptions options) {
-  return system.spawn(side_channel, std::move(options));
+  return system.spawn(side::side_channel, std::move(options));
 }
 
 std::string session_key(const JobId& job, LineageId lineage, std::uint32_t rank) {
@@ -611,15 +442,20 @@ std::string session_key(const JobId& job, LineageId lineage, std::uint32_t rank)
 }
 
 std::vector<std::uint8_t> encode_session(const Session& session) {
-  return to_bytes(json{{"session", session.id},
-                       {"run_nonce", session.run_nonce},
-                       {"rank", session.rank},
-                       {"lineage", session.lineage},
-                       {"received_seq", session.received_seq}}
-                      .dump());
+  const std::string text = nlohmann::json{
+      {"session", session.id},
+      {"run_nonce", session.run_nonce},
+      {"rank", session.rank},
+      {"lineage", session.lineage},
+      {"received_seq",
+       session.received_seq}}.dump();
+  return {text.begin(), text.end()};
 }
 
 Result<Session> decode_session(ByteSpan bytes) {
+  using replica::json_text;
+  using replica::json_uint;
+  constexpr std::uint64_t kSeqMax = std::uint64_t{1} << 62;
   const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
   GRADTAP_LET(body, replica::parse_json_object(text, "session"));
   Session session;

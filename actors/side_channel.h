@@ -1,10 +1,10 @@
 // SideChannel: the actor of the trainer's messages (docs/side-channel.md).
 //
-// Purpose: sessions, attach with probe and baseline, step messages. It stores what must last (through the keeper),
-// then tells the coordinator. Threads: the scheduler's, one message at a time; never waits. Owns the sessions and,
-// during an attach, the shards being loaded. Invariants: an answer with durable_seq = n means that every message up to
-// n is synced; a superseded lineage gets 409 and nothing else. Failure behaviour: a named error for the client; what
-// was stored stays.
+// Purpose: sessions, attach with probe and baseline, step messages, blobs; at work on the home only. It stores what
+// must last, here (through the keeper) and on peers (through the replicators), then tells the coordinator. Threads: the
+// scheduler's, one message at a time; never waits. Owns the sessions and, during an attach, the shards being loaded.
+// Invariants: an answer with durable_seq = n means that every message up to n is synced; a superseded lineage gets 409
+// and nothing else. Failure behaviour: a named error for the client; what was stored stays.
 #pragma once
 
 #include <functional>
@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "actors/cluster_state.h"
 #include "actors/interfaces.h"
 #include "actors/message_batch.h"
 #include "actors/session_table.h"
@@ -23,16 +24,6 @@
 
 namespace gradtap::actors {
 
-// A lineage that was read back from the store.
-struct RecoveredJob {
-  JobPlanPtr plan;
-  schema::LineageRecord record;
-  std::vector<Session> sessions;
-  std::vector<std::shared_ptr<replica::Shard>> shards;  // at their durable version
-  std::vector<LayoutPtr> layouts;
-  std::vector<StepMessagePtr> messages;  // of steps after that version
-};
-
 struct SideChannelOptions {
   std::string job_name;
   std::vector<std::string> endpoints;  // rank order
@@ -43,11 +34,11 @@ struct SideChannelOptions {
   std::shared_ptr<const Clock> clock;
   std::shared_ptr<Random> random;
   std::shared_ptr<EventRing> events;
-  std::optional<RecoveredJob> recovered;
-  // Spawns coordinator and owners of a lineage and re-wires the node; an earlier lineage's actors end.
-  std::function<CoordinatorActor(const SideChannelActor&, const JobPlanPtr&,
-                                 std::vector<std::shared_ptr<replica::Shard>>, bool durable)>
-      launch;
+  std::shared_ptr<const storage::ShardStore> store;  // read when this node becomes home
+  std::shared_ptr<const ClusterState> cluster;       // empty: this node is alone
+  // Starts coordinator and owners of the lineage and re-wires the node; an earlier lineage's actors end.
+  std::function<CoordinatorActor(const JobPlanPtr&, std::vector<std::shared_ptr<replica::Shard>>)> launch;
+  std::function<void()> on_base_durable;  // the baseline in hand is no longer needed
 };
 
 [[nodiscard]] SideChannelActor spawn_side_channel(caf::actor_system& system, SideChannelOptions options);

@@ -10,6 +10,7 @@
 #include <fmt/format.h>
 
 #include "actors/node.h"
+#include "common/cluster_config.h"
 #include "common/config.h"
 #include "common/log.h"
 
@@ -37,6 +38,11 @@ int main(int argc, char** argv) {
     fmt::print(stderr, "{}: {}\n", file, possible.error().text());
     return 2;
   }
+  const auto cluster = gradtap::cluster_of(*config, file);
+  if (!cluster) {
+    fmt::print(stderr, "{}\n", cluster.error().text());
+    return 2;
+  }
   if (check) {
     fmt::print("{}: no error found\n", file);
     return 0;
@@ -48,7 +54,7 @@ int main(int argc, char** argv) {
   sigaction(SIGINT, &action, nullptr);
   std::signal(SIGPIPE, SIG_IGN);
 
-  auto node = gradtap::actors::Node::start(*config);
+  auto node = gradtap::actors::Node::start(*config, *cluster);
   if (!node) {
     gradtap::log_error("the node could not start", {{"error", node.error().text()}});
     return 3;

@@ -106,6 +106,8 @@ std::string_view error_name(ErrorCode code) {
       return "OBJECT_FOREIGN";
     case ErrorCode::kPointNone:
       return "POINT_NONE";
+    case ErrorCode::kSideStateMissing:
+      return "SIDE_STATE_MISSING";
     case ErrorCode::kStoreNotShared:
       return "STORE_NOT_SHARED";
     case ErrorCode::kRequestMalformed:

@@ -70,6 +70,7 @@ enum class ErrorCode : std::uint16_t {
   kObjectCorrupt = 423,
   kObjectForeign = 424,
   kPointNone = 425,
+  kSideStateMissing = 428,
   kStoreNotShared = 426,
   // actors and side channel
   kRequestMalformed = 500,

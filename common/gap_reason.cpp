@@ -52,10 +52,20 @@ std::string_view gap_reason_name(GapReason reason) {
       return "STORAGE_ERROR";
     case GapReason::kReplicaShort:
       return "REPLICA_SHORT";
+    case GapReason::kSideStateMissing:
+      return "SIDE_STATE_MISSING";
     case GapReason::kUnknownState:
       return "UNKNOWN_STATE";
+    case GapReason::kDiverged:
+      return "DIVERGED";
     case GapReason::kPublishInterval:
       return "PUBLISH_INTERVAL";
+    case GapReason::kUploadLag:
+      return "UPLOAD_LAG";
+    case GapReason::kObjectStoreError:
+      return "OBJECT_STORE_ERROR";
+    case GapReason::kPublishConflict:
+      return "PUBLISH_CONFLICT";
   }
   return "UNKNOWN_REASON";
 }

@@ -33,8 +33,13 @@ enum class GapReason : std::uint8_t {
   kStorageFull = 23,
   kStorageError = 24,
   kReplicaShort = 25,
+  kSideStateMissing = 26,
   kUnknownState = 27,
+  kDiverged = 29,
   kPublishInterval = 31,
+  kUploadLag = 32,
+  kObjectStoreError = 33,
+  kPublishConflict = 34,
 };
 
 enum class GapStage : std::uint8_t { kVerify, kDurable, kPublish };  // which pair of numbers the reason keeps apart

@@ -221,4 +221,14 @@ int FaultyFileOps::list(const std::string& path, std::vector<std::string>& names
   return fails(FileOp::kList) ? -1 : below_.list(path, names);
 }
 
+Result<FileOps*> faults_from_environment() {
+  const char* text = std::getenv("GRADTAP_FAULT");
+  if (text == nullptr || *text == 0) return nullptr;
+  auto faults = parse_faults(text);
+  if (!faults) return std::unexpected(faults.error());
+  static SystemFileOps system;
+  static FaultyFileOps faulty(system, std::move(*faults));
+  return &faulty;
+}
+
 }  // namespace gradtap::storage

@@ -68,6 +68,9 @@ struct Fault {
 // "n-m", "n+"), what happens. Errors: ENOSPC, EIO, EDQUOT, EROFS, EACCES, ENOENT, ESTALE. Empty text: no faults.
 [[nodiscard]] Result<std::vector<Fault>> parse_faults(std::string_view text);
 
+// The faults that GRADTAP_FAULT names, over the system's calls, for the life of the process; null when it names none.
+[[nodiscard]] Result<FileOps*> faults_from_environment();
+
 class FaultyFileOps final : public FileOps {
  public:
   FaultyFileOps(FileOps& below, std::vector<Fault> faults) : below_(below), faults_(std::move(faults)) {}

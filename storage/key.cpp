@@ -61,6 +61,23 @@ std::string describe(const ChunkKey& key) {
                      key.shard, key.step, key.kind, key.chunk);
 }
 
+std::optional<SideKey> parse_side_key(std::string_view key) {
+  constexpr std::size_t kFixed = 33;
+  if (key.size() < kFixed) return std::nullopt;
+  const auto kind = static_cast<std::uint8_t>(key[0]);
+  if ((kind < 1 || kind > 5) && kind != 255) return std::nullopt;
+  ByteReader reader(ByteSpan(reinterpret_cast<const std::uint8_t*>(key.data()) + 1, kFixed - 1));
+  SideKey parsed;
+  parsed.kind = static_cast<SideKind>(kind);
+  const ByteSpan job = reader.take(parsed.job.size());
+  std::copy(job.begin(), job.end(), parsed.job.begin());
+  parsed.lineage = reader.be<std::uint32_t>();
+  parsed.step = reader.be<std::uint64_t>();
+  parsed.rank = reader.be<std::uint32_t>();
+  parsed.suffix = std::string(key.substr(kFixed));
+  return parsed;
+}
+
 std::string side_prefix(SideKind kind, const JobId& job) {
   std::string out(1, static_cast<char>(kind));
   append(out, job);

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include "common/bytes.h"
 #include "common/ids.h"
@@ -48,11 +49,22 @@ enum class SideKind : std::uint8_t {
   kAttach = 2,       // attach message of a rank
   kLayout = 3,       // suffix: layout id
   kStepMessage = 4,  // StepRecord
+  kBlob = 5,         // side state of a rank too large for its message; step 0, suffix: SHA-256 of the bytes
   kOther = 255,      // suffix: owner's name
 };
 
 [[nodiscard]] std::string side_key(SideKind kind, const JobId& job, LineageId lineage, StepNumber step = 0,
                                    std::uint32_t rank = 0);
+// What a side key says of itself; nothing when the bytes are no side key.
+struct SideKey {
+  SideKind kind = SideKind::kOther;
+  JobId job{};
+  LineageId lineage = 0;
+  StepNumber step = 0;
+  std::uint32_t rank = 0;
+  std::string suffix;
+};
+[[nodiscard]] std::optional<SideKey> parse_side_key(std::string_view key);
 [[nodiscard]] std::string side_prefix(SideKind kind, const JobId& job);
 [[nodiscard]] std::string side_prefix(SideKind kind, const JobId& job, LineageId lineage);
 

@@ -71,7 +71,11 @@ Result<Lineage> ShardStore::open_lineage(schema::LineageRecord record) {
   for (const auto& each : *known)
     if (each.run_nonce == record.run_nonce) return Lineage{each.lineage, false, each.lineage != newest};
   if (newest == ~LineageId{0}) return fail(ErrorCode::kLimitReached, "no lineage number is left", record.job_name);
-  record.lineage = newest + 1;
+  if (record.lineage != 0 && record.lineage <= newest)
+    return fail(ErrorCode::kOutOfRange, "a lineage number was claimed that is not newer than those known here",
+                record.job_name, fmt::format("above {}", newest), std::to_string(record.lineage),
+                "see whether the object store was replaced or emptied");
+  if (record.lineage == 0) record.lineage = newest + 1;
   const auto bytes = schema::encode(record);
   GRADTAP_TRY(put_side(side_key(SideKind::kLineage, record.job, record.lineage), bytes, true));
   return Lineage{record.lineage, true, false};
@@ -81,6 +85,10 @@ Status ShardStore::put_lineage(const schema::LineageRecord& record) {
   const std::string key = side_key(SideKind::kLineage, record.job, record.lineage);
   if (const auto known = get_side(key); !known) return std::unexpected<Error>(known.error());
   return put_side(key, schema::encode(record), true);
+}
+
+Status ShardStore::remove_side(const std::vector<std::string>& keys) {
+  return impl_->remove_side(keys);
 }
 
 Result<RetainReport> ShardStore::retain(const JobId& job, LineageId lineage, StepNumber floor,

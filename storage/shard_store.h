@@ -117,8 +117,10 @@ class ShardStore {
   [[nodiscard]] Status commit(const StepCommit& step);
   [[nodiscard]] Status put_side(std::string_view key, ByteSpan bytes, bool synced);
   [[nodiscard]] Status put_side(const std::vector<SideEntry>& entries, bool synced);
+  [[nodiscard]] Status remove_side(
+      const std::vector<std::string>& keys);  // not synced: what comes back is deleted again
   // Same run_nonce: the same number; another: the next one, synced before it is returned (PROTOCOLS 2.1). `record`
-  // needs job and run_nonce; its lineage is set here.
+  // needs job and run_nonce; its lineage is 0 (the next number), or the number that the cluster's register gave it.
   [[nodiscard]] Result<Lineage> open_lineage(schema::LineageRecord record);
   [[nodiscard]] Status put_lineage(const schema::LineageRecord& record);  // replaces the record of an existing number
   // Per shard: keeps the newest full version with step <= floor, at least `keep_fulls` fulls, and every log and step

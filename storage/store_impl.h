@@ -61,6 +61,7 @@ struct ShardStore::Impl {
   // store_retain.cpp
   [[nodiscard]] Result<RetainReport> retain(const JobId& job, LineageId lineage, StepNumber floor,
                                             std::uint64_t keep_fulls);
+  [[nodiscard]] Status remove_side(const std::vector<std::string>& keys);
   [[nodiscard]] Status drop_lineage(const JobId& job, LineageId lineage);
   // Frees [begin, end): whole tables at once, what remains by a range tombstone.
   [[nodiscard]] Status delete_chunks(rocksdb::ColumnFamilyHandle* family, const std::string& begin,

@@ -116,6 +116,13 @@ Result<RetainReport> ShardStore::Impl::retain(const JobId& job, LineageId lineag
   return report;
 }
 
+Status ShardStore::Impl::remove_side(const std::vector<std::string>& keys) {
+  GRADTAP_TRY(resume_after_failure());
+  rocksdb::WriteBatch batch;
+  for (const std::string& key : keys) batch.Delete(side, key);
+  return write_batch(batch, false, "deletion of side values");
+}
+
 Status ShardStore::Impl::drop_lineage(const JobId& job, LineageId lineage) {
   GRADTAP_TRY(resume_after_failure());
   const std::string prefix = lineage_prefix(job, lineage);
@@ -123,7 +130,8 @@ Status ShardStore::Impl::drop_lineage(const JobId& job, LineageId lineage) {
   rocksdb::WriteBatch batch;
   batch.DeleteRange(mark, prefix, end);
   batch.DeleteRange(dig, prefix, end);
-  for (const SideKind kind : {SideKind::kAttach, SideKind::kLayout, SideKind::kStepMessage, SideKind::kOther}) {
+  for (const SideKind kind :
+       {SideKind::kAttach, SideKind::kLayout, SideKind::kStepMessage, SideKind::kBlob, SideKind::kOther}) {
     const std::string begin = side_prefix(kind, job, lineage);
     batch.DeleteRange(side, begin, after_prefix(begin));
   }

@@ -1,0 +1,344 @@
+#include "actors/membership.h"
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+#include <caf/io/all.hpp>
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+namespace gradtap::actors {
+
+namespace {
+
+using nlohmann::json;
+
+constexpr std::chrono::milliseconds kTick{200};
+constexpr std::chrono::milliseconds kConnectDeadline{3000};
+constexpr std::chrono::milliseconds kHelloDeadline{2000};
+constexpr std::chrono::milliseconds kAskDeadline{900};
+constexpr std::chrono::milliseconds kUploadDeadline{60'000};
+constexpr std::chrono::milliseconds kSyncDeadline{120'000};
+constexpr std::uint64_t kPauseMsMin = 100;
+constexpr std::uint64_t kPauseMsMax = 1000;
+
+struct Member {
+  PeerActor peer;
+  bool connecting = false;
+  bool retry_scheduled = false;
+  std::uint64_t pause_ms = kPauseMsMin;
+  std::uint64_t heard_ns = 0;
+  PeerHello hello;
+  std::uint64_t connects = 0;
+  std::uint64_t downs = 0;
+  std::string last_error;
+};
+
+struct MembershipState {
+  static inline const char* name = "membership";
+  MembershipOptions options;
+  WiringPtr wiring;
+  std::vector<Member> members;
+  std::uint64_t started_ns = 0;
+  bool syncing = false;
+  bool was_home = false;
+  std::set<MemberIndex> synced;  // during a cold start
+};
+
+using MembershipPointer = MembershipActor::stateful_pointer<MembershipState>;
+
+void note(MembershipPointer self, LogLevel level, std::string text, MemberIndex member) {
+  self->state.options.events->add(level, text, {{"member", self->state.options.cluster->name(member)}});
+}
+
+void look_at_home(MembershipPointer self) {
+  MembershipState& state = self->state;
+  const bool home = state.options.cluster->is_home();
+  if (home == state.was_home || !state.wiring || !state.wiring->side_channel) return;
+  state.was_home = home;
+  note(self, LogLevel::kInfo, home ? "this node is the home of the job" : "another node is the home of the job",
+       state.options.cluster->home().value_or(state.options.cluster->self()));
+  self->send(state.wiring->side_channel, home_atom_v, home);
+  if (state.wiring->publisher) self->send(state.wiring->publisher, tick_atom_v);
+}
+
+void tell_live(MembershipPointer self, MemberIndex member, bool live) {
+  MembershipState& state = self->state;
+  if (state.options.cluster->live(member) == live) return;
+  state.options.cluster->set_live(member, live);
+  note(self, live ? LogLevel::kInfo : LogLevel::kWarn, live ? "a member is live" : "a member is down", member);
+  if (state.wiring && state.wiring->coordinator)
+    self->send(state.wiring->coordinator, live_atom_v, std::uint64_t{member}, live);
+  look_at_home(self);
+}
+
+void retry(MembershipPointer self, MemberIndex member) {
+  Member& entry = self->state.members[member];
+  if (entry.retry_scheduled) return;
+  entry.retry_scheduled = true;
+  self->delayed_send(self, std::chrono::milliseconds(entry.pause_ms), connect_to_atom_v, std::uint64_t{member});
+  entry.pause_ms = std::min(entry.pause_ms * 2, kPauseMsMax);
+}
+
+void lose(MembershipPointer self, MemberIndex member, const std::string& why) {
+  Member& entry = self->state.members[member];
+  if (entry.peer) self->demonitor(entry.peer->address());
+  entry.peer = PeerActor();
+  entry.last_error = why;
+  ++entry.downs;
+  tell_live(self, member, false);
+  entry.pause_ms = kPauseMsMin;
+  retry(self, member);
+}
+
+void heard(MembershipPointer self, MemberIndex member, const std::string& text) {
+  MembershipState& state = self->state;
+  Member& entry = state.members[member];
+  auto hello = decode_hello(text);
+  if (!hello || hello->node != state.options.cluster->name(member) ||
+      hello->cluster != to_hex(state.options.cluster->config().digest())) {
+    entry.last_error = hello ? "it answers as " + hello->node + " with another cluster file" : hello.error().text();
+    return lose(self, member, entry.last_error);
+  }
+  entry.hello = std::move(*hello);
+  entry.heard_ns = state.options.clock->monotonic_ns();
+  tell_live(self, member, true);
+  if (state.options.cluster->ready(member) != entry.hello.ready) {
+    state.options.cluster->set_ready(member, entry.hello.ready);
+    look_at_home(self);
+  }
+}
+
+void greet(MembershipPointer self, MemberIndex member) {
+  Member& entry = self->state.members[member];
+  if (!entry.peer) return;
+  self->request(entry.peer, kHelloDeadline, hello_atom_v, self->state.options.hello())
+      .then(
+          [self, member, asked = entry.peer](const std::string& text) {
+            if (self->state.members[member].peer == asked) heard(self, member, text);
+          },
+          [](const caf::error&) {});  // silence counts by heard_ns
+}
+
+void connect(MembershipPointer self, MemberIndex member) {
+  MembershipState& state = self->state;
+  Member& entry = state.members[member];
+  entry.retry_scheduled = false;
+  if (entry.connecting || entry.peer || member == state.options.cluster->self()) return;
+  entry.connecting = true;
+  // Never remote_actor() in an actor: it blocks a worker.
+  self->request(self->system().middleman().actor_handle(), kConnectDeadline, caf::connect_atom_v,
+                std::string("127.0.0.1"), state.options.control_ports[member])
+      .then(
+          [self, member](const caf::node_id&, const caf::strong_actor_ptr& actor, const std::set<std::string>& types) {
+            Member& found = self->state.members[member];
+            found.connecting = false;
+            if (!actor || !self->system().assignable(types, self->system().message_types<PeerActor>())) {
+              found.last_error = "what answers there is no node of this version";
+              return retry(self, member);
+            }
+            found.peer = caf::actor_cast<PeerActor>(actor);
+            ++found.connects;
+            found.pause_ms = kPauseMsMin;
+            found.heard_ns = self->state.options.clock->monotonic_ns();
+            self->monitor(found.peer);
+            greet(self, member);
+          },
+          [self, member](const caf::error& error) {
+            Member& found = self->state.members[member];
+            found.connecting = false;
+            found.last_error = self->system().render(error);
+            retry(self, member);
+          });
+}
+
+// -- readiness -----------------------------------------------------------------------------------------------------
+
+void become_ready(MembershipPointer self, const char* how) {
+  MembershipState& state = self->state;
+  const MemberIndex me = state.options.cluster->self();
+  state.options.cluster->set_ready(me, true);
+  note(self, LogLevel::kInfo, fmt::format("this node is ready: {}", how), me);
+  for (MemberIndex member = 0; member < state.members.size(); ++member) greet(self, member);
+  look_at_home(self);
+}
+
+void sync_from(MembershipPointer self, MemberIndex source, bool enough) {
+  MembershipState& state = self->state;
+  state.syncing = true;
+  self->request(state.wiring->fetcher, kSyncDeadline, sync_atom_v, std::uint64_t{source},
+                std::uint64_t{state.options.stored_step()})
+      .then(
+          [self, source, enough](const Outcome& outcome) {
+            MembershipState& s = self->state;
+            s.syncing = false;
+            if (!outcome.ok) {
+              s.members[source].last_error = outcome.error.text();
+              return;  // the next tick tries again
+            }
+            s.synced.insert(source);
+            if (enough) become_ready(self, "it has the side entries of a ready member");
+          },
+          [self](const caf::error&) { self->state.syncing = false; });
+}
+
+void look_at_readiness(MembershipPointer self) {
+  MembershipState& state = self->state;
+  ClusterState& cluster = *state.options.cluster;
+  if (cluster.ready(cluster.self()) || state.syncing || !state.wiring || !state.wiring->feed) return;
+  if (cluster.alone()) return become_ready(self, "it is alone");
+  const std::vector<MemberIndex> live = cluster.live_peers();
+  for (const MemberIndex peer : live)
+    if (cluster.ready(peer)) return sync_from(self, peer, true);
+  for (const MemberIndex peer : live)
+    if (!state.synced.contains(peer)) return sync_from(self, peer, false);
+  // What was called durable is on `copies` members: with all but copies-1 of them here, nothing can be missing.
+  const std::size_t copies = std::min<std::size_t>(2, cluster.config().replicas);
+  if (live.size() + 1 + copies > cluster.size())
+    return become_ready(self, "enough members compared their side entries");
+  const std::uint64_t waited_ms = (state.options.clock->monotonic_ns() - state.started_ns) / 1'000'000;
+  if (waited_ms > cluster.config().down_after_ms + 1000)
+    return become_ready(self, "no other member came; what only they have is missing until they do");
+}
+
+// -- questions -----------------------------------------------------------------------------------------------------
+
+struct Gathering {
+  json answers = json::object();
+  std::size_t open = 1;
+};
+
+caf::result<HttpAnswer> ask_all(MembershipPointer self, const std::string& what, const std::string& argument) {
+  auto promise = self->make_response_promise<HttpAnswer>();
+  auto gathering = std::make_shared<Gathering>();
+  auto close_one = [gathering, promise]() mutable {
+    if (--gathering->open == 0) promise.deliver(HttpAnswer{200, gathering->answers.dump()});
+  };
+  for (MemberIndex member = 0; member < self->state.members.size(); ++member) {
+    const Member& entry = self->state.members[member];
+    if (!entry.peer) continue;
+    ++gathering->open;
+    self->request(entry.peer, kAskDeadline, ask_atom_v, what, argument)
+        .then(
+            [gathering, close_one, name = self->state.options.cluster->name(member)](const std::string& text) mutable {
+              json body = json::parse(text, nullptr, false);
+              if (!body.is_discarded()) gathering->answers[name] = std::move(body);
+              close_one();
+            },
+            [close_one](const caf::error&) mutable { close_one(); });
+  }
+  close_one();
+  return promise;
+}
+
+caf::result<HttpAnswer> ask_one(MembershipPointer self, MemberIndex member, const std::string& what,
+                                const std::string& argument) {
+  auto promise = self->make_response_promise<HttpAnswer>();
+  if (member >= self->state.members.size() || !self->state.members[member].peer) {
+    promise.deliver(http_error({ErrorCode::kPeerUnreachable, "the member is down", {}, {}, {}, {}}, 503));
+    return promise;
+  }
+  self->request(self->state.members[member].peer, what == "upload" ? kUploadDeadline : kAskDeadline, ask_atom_v, what,
+                argument)
+      .then([promise](const std::string& text) mutable { promise.deliver(HttpAnswer{200, text}); },
+            [promise, self](const caf::error& error) mutable {
+              promise.deliver(http_error(
+                  {ErrorCode::kTimeout, "the member did not answer", {}, {}, self->system().render(error), {}}, 503));
+            });
+  return promise;
+}
+
+MembershipActor::behavior_type membership(MembershipPointer self, const MembershipOptions& options) {
+  MembershipState& initial = self->state;
+  initial.options = options;
+  initial.members.resize(options.cluster->size());
+  initial.started_ns = options.clock->monotonic_ns();
+  self->set_down_handler([self](const caf::down_msg& down) {
+    for (MemberIndex member = 0; member < self->state.members.size(); ++member)
+      if (const PeerActor& peer = self->state.members[member].peer; peer && peer->address() == down.source)
+        return lose(self, member, self->system().render(down.reason));
+  });
+  self->send(self, tick_atom_v);
+  return {
+      [self](connect_to_atom, std::uint64_t member) {
+        if (member < self->state.members.size()) connect(self, member);
+      },
+      [self](tick_atom) {
+        MembershipState& state = self->state;
+        const std::uint64_t now = state.options.clock->monotonic_ns();
+        for (MemberIndex member = 0; member < state.members.size(); ++member) {
+          if (member == state.options.cluster->self()) continue;
+          Member& entry = state.members[member];
+          if (entry.peer && now - entry.heard_ns > state.options.cluster->config().down_after_ms * 1'000'000)
+            lose(self, member, "it was silent too long");
+          if (entry.peer)
+            greet(self, member);
+          else if (!entry.connecting && !entry.retry_scheduled)
+            connect(self, member);
+        }
+        look_at_readiness(self);
+        look_at_home(self);
+        self->delayed_send(self, kTick, tick_atom_v);
+      },
+      [self](hello_atom, const std::string& text) {
+        // Somebody called: if it is not connected from here yet, now is the time.
+        const auto hello = decode_hello(text);
+        if (!hello) return;
+        const auto member = self->state.options.cluster->config().index_of(hello->node);
+        if (!member || *member == self->state.options.cluster->self()) return;
+        if (self->state.members[*member].peer) return heard(self, *member, text);
+        self->state.members[*member].pause_ms = kPauseMsMin;
+        connect(self, *member);
+      },
+      [self](report_atom, const std::string& text) {
+        for (const Member& member : self->state.members)
+          if (member.peer) self->send(member.peer, report_atom_v, text);
+      },
+      [self](ask_atom, const std::string& what, const std::string& argument) { return ask_all(self, what, argument); },
+      [self](ask_atom, std::uint64_t member, const std::string& what, const std::string& argument) {
+        return ask_one(self, member, what, argument);
+      },
+      [self](wire_atom, const WiringPtr& wiring) {
+        MembershipState& state = self->state;
+        const bool new_coordinator =
+            wiring->coordinator && (!state.wiring || wiring->coordinator != state.wiring->coordinator);
+        state.wiring = wiring;
+        if (new_coordinator)
+          for (const MemberIndex peer : state.options.cluster->live_peers())
+            self->send(wiring->coordinator, live_atom_v, std::uint64_t{peer}, true);
+        look_at_home(self);
+      },
+      [self](status_atom) {
+        const MembershipState& state = self->state;
+        const ClusterState& cluster = *state.options.cluster;
+        json members = json::array();
+        for (MemberIndex member = 0; member < state.members.size(); ++member) {
+          const Member& entry = state.members[member];
+          members.push_back({{"name", cluster.name(member)},
+                             {"domain", cluster.config().members[member].domain},
+                             {"http", cluster.config().members[member].http},
+                             {"live", cluster.live(member)},
+                             {"ready", cluster.ready(member)},
+                             {"self", member == cluster.self()},
+                             {"connects", entry.connects},
+                             {"downs", entry.downs},
+                             {"last_error", entry.last_error}});
+        }
+        const auto home = cluster.home();
+        const json body = {{"members", members},
+                           {"home", home ? json(cluster.name(*home)) : json(nullptr)},
+                           {"security", cluster.config().security},
+                           {"replicas", cluster.config().replicas}};
+        return ActorStatus{MembershipState::name, body.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace)};
+      },
+  };
+}
+
+}  // namespace
+
+MembershipActor spawn_membership(caf::actor_system& system, MembershipOptions options) {
+  return system.spawn(membership, std::move(options));
+}
+
+}  // namespace gradtap::actors

@@ -1,0 +1,94 @@
+// NodeImpl: everything of one node's process, for the sources of the node alone.
+//
+// Threads: start and stop by the main thread; launch() also on the side channel's and the feed's, under wiring_mutex.
+#pragma once
+
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "actors/baseline_hold.h"
+#include "actors/cluster_state.h"
+#include "actors/feed.h"
+#include "actors/gateway.h"
+#include "actors/interfaces.h"
+#include "actors/node.h"
+#include "actors/recovery.h"
+#include "actors/tap_retention.h"
+#include "common/clock.h"
+#include "common/event_ring.h"
+#include "common/metrics.h"
+#include "common/random.h"
+#include "dataplane/dpdk/dpdk_port.h"
+#include "dataplane/flow_directory.h"
+#include "link/node_link.h"
+#include "storage/directory_store.h"
+#include "storage/shard_store.h"
+
+namespace gradtap::actors {
+
+struct Node::Impl {
+  NodeConfig config;
+  JobSection job;
+  std::shared_ptr<ClusterState> cluster;
+  std::shared_ptr<const Clock> clock = std::make_shared<const SystemClock>();
+  std::shared_ptr<Random> random = std::make_shared<SystemRandom>();
+  std::shared_ptr<EventRing> events;
+  MetricsRegistry metrics;
+  storage::EnvironmentKillPoints kill_points;
+  std::shared_ptr<storage::ShardStore> store;
+  std::shared_ptr<storage::ObjectStore> objects;  // empty: nothing is published
+  std::unique_ptr<dataplane::Eal> eal;
+  std::shared_ptr<dataplane::Port> port;
+  std::shared_ptr<dataplane::FlowDirectory> directory;
+  std::shared_ptr<TapRetention> retention;
+  std::shared_ptr<BaselineHold> baseline = std::make_shared<BaselineHold>();
+  std::vector<std::string> warnings;
+  std::string coverage_hole;
+  std::unique_ptr<caf::actor_system_config> caf_config;
+  std::unique_ptr<caf::actor_system> system;
+  std::shared_ptr<link::NodeLink> node_link;  // empty: this node is alone
+  PeerActor peer;
+  Gateway gateway;
+
+  mutable std::mutex wiring_mutex;
+  std::shared_ptr<const Wiring> wiring = std::make_shared<const Wiring>();
+
+  std::mutex death_mutex;
+  std::condition_variable death_signal;
+  std::optional<std::string> death;
+  bool stopped = false;
+
+  // node_parts.cpp: what the node stands on.
+  Status open_store();
+  Status open_objects();
+  Status open_port();
+  void plan_coverage();
+  Status open_link();
+
+  // node_launch.cpp: actors of a lineage, and who knows whom.
+  void broadcast(std::shared_ptr<const Wiring> next);
+  void watch(const caf::strong_actor_ptr& actor, const std::string& name) const;
+  template <class Handle>
+  void watch_typed(const Handle& handle, const std::string& name) const {
+    watch(caf::actor_cast<caf::strong_actor_ptr>(handle), name);
+  }
+  // `shards`: those that are in hand, of a baseline or of this node's store (`durable`).
+  CoordinatorActor launch(const JobPlanPtr& plan, std::vector<std::shared_ptr<replica::Shard>> shards, bool durable);
+  Launched launch_from_home(const schema::LineageRecord& record);
+  [[nodiscard]] WiringPtr current_wiring() const;
+  [[nodiscard]] std::string own_hello() const;
+  [[nodiscard]] StepNumber stored_step() const;
+
+  // node.cpp
+  Status start();
+  Status start_actors();
+  Status start_tap_actors(Wiring& next);
+  void start_peers(Wiring& next);
+  [[nodiscard]] HttpAnswer forward(HttpRequest&& request);
+};
+
+}  // namespace gradtap::actors
