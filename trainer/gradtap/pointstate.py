@@ -47,7 +47,8 @@ class PointState:
             if self._file.shape(name) != expected[name] or not self._file.is_float(name):
                 raise RestoreError("STATE_MISMATCH", "%s has another shape" % name, expected=self._file.shape(name),
                                    actual=expected[name], remedy="build the model as the job did")
-        wanted = (self._record.get("optimizer") or {}).get("class")
+        wanted = self._record.get("optimizer")
+        wanted = wanted.get("class") if isinstance(wanted, dict) else wanted
         if wanted is not None and wanted != self._model.class_name:
             raise RestoreError("STATE_MISMATCH", "the point is of another optimizer", expected=wanted,
                                actual=self._model.class_name)

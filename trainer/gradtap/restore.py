@@ -140,7 +140,7 @@ class _Attempt:
 
 def _lead(attempt, step, lineage, or_fresh):
     try:
-        candidates, passed = choose(_points(attempt), step, lineage)
+        candidates, passed = choose(_listing(attempt), step, lineage)
         found_any = bool(candidates or passed)
         if not found_any and not or_fresh:
             raise RestoreError("NO_POINT", "job %s has no recovery point in %s" % (attempt.job, attempt.source().describe()),
@@ -202,31 +202,35 @@ def _reasons(passed):
     return "; ".join("lineage %d, step %d: %s" % tuple(p) for p in passed[:20])
 
 
-def _points(attempt):
+def _listing(attempt):
     try:
         return attempt.source().points(attempt.job, attempt.meeting.tick)
-    except NoSuchJob:
-        return []
+    except NoSuchJob as error:  # another job's node, or a slip in the name: no reason to begin at step 0
+        raise RestoreError("JOB_UNKNOWN", str(error), remedy="check job and source") from None
     except (PointUnreadable, SourceError) as error:  # an error is not an empty list
         raise RestoreError("SOURCE_UNREACHABLE", str(error)) from None
 
 
-def choose(points, step=None, lineage=None):
-    """([(lineage, step, record digest)] to try, newest first; [(lineage, step, reason)] passed over)."""
+def choose(listing, step=None, lineage=None):
+    """([(lineage, step, record digest)] to try, newest first; [(lineage, step, reason)] passed over).
+
+    Unasked, the order is the source's: the newest lineage, then its parent up to the step of the fork, and so on."""
     known, candidates, passed = [], [], []
-    for p in points:
+    for p in listing["points"]:
         try:
             known.append((int(p["lineage"]), int(p["step"]), p))
         except (KeyError, TypeError, ValueError):
             passed.append((0, 0, "an entry of the list without lineage and step"))
     known.sort(key=lambda k: (-k[0], -k[1]))
+    allowed = _restorable(listing)
     for at_lineage, at_step, p in known:
         if (step is not None and at_step != step) or (lineage is not None and at_lineage != lineage):
             continue
-        if p.get("superseded") and lineage is None:
-            passed.append((at_lineage, at_step, "beyond the step where a newer lineage took over"))
-        elif not p.get("valid", True):
+        if not p.get("valid", True):
             passed.append((at_lineage, at_step, str(p.get("reason") or "not valid")))
+        elif lineage is None and ((at_lineage, at_step) not in allowed if allowed is not None
+                                  else p.get("superseded")):
+            passed.append((at_lineage, at_step, "beyond the step where a newer lineage took over"))
         else:
             candidates.append((at_lineage, at_step, p.get("record_digest")))
     if known and not candidates and not passed:
@@ -234,6 +238,14 @@ def choose(points, step=None, lineage=None):
             "step %d" % step if step is not None else "lineage %d" % lineage,
             ", lineage %d" % lineage if step is not None and lineage is not None else ""))
     return candidates, passed
+
+
+def _restorable(listing):
+    """What the source says may be taken unasked, as a set; None if it does not say."""
+    entries = listing.get("restorable")
+    if not isinstance(entries, list):
+        return None
+    return {(e.get("lineage"), e.get("step")) for e in entries if isinstance(e, dict)}
 
 
 def check_record(record, lineage, step, record_digest):

@@ -56,11 +56,7 @@ class HttpSource:
         return ", ".join("%s:%d" % e[1:3] for e in self._endpoints)
 
     def points(self, job, tick=no_tick):
-        answer = self._json("/v1/jobs/%s/points" % _quoted(job), tick)
-        points = answer.get("points")
-        if not isinstance(points, list):
-            raise SourceError("%s: the answer to points has no list" % self.describe())
-        return points
+        return _listing(self._json("/v1/jobs/%s/points" % _quoted(job), tick), self.describe())
 
     def record(self, job, lineage, step, tick=no_tick):
         return self._json("/v1/jobs/%s/points/%d/%d" % (_quoted(job), lineage, step), tick)
@@ -173,11 +169,7 @@ class DirectorySource:
         return self._folder
 
     def points(self, job, tick=no_tick):
-        answer = self._json(["points", "list", "--job", job], tick)
-        points = answer.get("points")
-        if not isinstance(points, list):
-            raise SourceError("gradtap points list gave no list")
-        return points
+        return _listing(self._json(["points", "list", "--job", job], tick), "gradtap points list")
 
     def record(self, job, lineage, step, tick=no_tick):
         return self._json(["points", "show", "--job", job] + _at(lineage, step), tick)
@@ -229,6 +221,14 @@ class DirectorySource:
             raise PointUnreadable("gradtap %s ended with %d: %s" % (" ".join(arguments), child.returncode,
                                                                     trouble or "no reason given"))
         return text.decode("utf-8", "replace")
+
+
+def _listing(answer, whose):
+    """{"points": [object...], ...}"""
+    points = answer.get("points")
+    if not isinstance(points, list) or not all(isinstance(p, dict) for p in points):
+        raise SourceError("%s: the answer has no list of points" % whose)
+    return answer
 
 
 def _at(lineage, step):

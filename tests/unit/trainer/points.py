@@ -68,7 +68,7 @@ class Point:
                        "shards": [{"shard": i, "digest": d} for i, d in enumerate(shards)],
                        "ranks": [{"rank": r, "digest": side_digest(r, *sides[r])} for r in sorted(sides)],
                        "layout": layout, "layout_id": hashlib.sha256(text.encode()).hexdigest(),
-                       "optimizer": {"class": optimizer}}
+                       "optimizer": optimizer}
 
 
 class PointServer:
@@ -77,6 +77,7 @@ class PointServer:
     def __init__(self, points=(), job="unit"):
         self.points = {(p.lineage, p.step): p for p in points}
         self.job, self.busy, self.calls, self.fail_with = job, 0, [], None
+        self.fork = 2  # up to here points of older lineages count
         server = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -123,7 +124,12 @@ class PointServer:
         if names[:4] != ["v1", "jobs", self.job, "points"]:
             return 404, {"error": {"name": "JOB_UNKNOWN", "what": "no such job"}}
         if len(names) == 4:
-            return 200, {"points": [p.entry for _, p in sorted(self.points.items(), reverse=True)]}
+            points = [p.entry for _, p in sorted(self.points.items(), reverse=True)]
+            for p in points:
+                p["superseded"] = p["lineage"] != points[0]["lineage"]
+            return 200, {"points": points, "restorable": [
+                {"lineage": p["lineage"], "step": p["step"]} for p in points
+                if p["valid"] and (not p["superseded"] or p["step"] <= self.fork)]}
         point = self.points[int(names[4]), int(names[5])]
         if len(names) == 6:
             return 200, point.record

@@ -172,7 +172,6 @@ class Whole(RestoreCase):
 
     def test_choice(self):
         points = [self.point(4, lineage=1), self.point(2, lineage=1), self.point(3, lineage=2)]
-        points[0].entry["superseded"] = True
         for options, expected in (({}, (2, 3)), ({"step": 2}, (1, 2)), ({"lineage": 1}, (1, 4)),
                                   ({"lineage": 1, "step": 4}, (1, 4))):
             with PointServer(points) as server:
@@ -201,12 +200,11 @@ class Whole(RestoreCase):
                 tap = single.attached(node, job.ddp, job.optimizer, resume_from=restored)
                 tap.close()
                 self.assertIsNone(node.attaches[0]["resume_from"])
-            server.job = "another"
-            self.assertTrue(Job(2).restore(server.endpoint, or_fresh=True).fresh)
         broken = self.point(1)
         broken.entry["valid"] = False
         self.refused("NO_VALID_POINT", [broken], or_fresh=True)
         self.refused("NO_POINT", [], "or_fresh")
+        self.refused("JOB_UNKNOWN", [], or_fresh=True, prepare=lambda server: setattr(server, "job", "another"))
         self.refused("SOURCE_UNREACHABLE", [], or_fresh=True, source="http://127.0.0.1:%d" % single.jobs.free_port())
         self.refused("SOURCE_UNREACHABLE", [], "STORE_READ", or_fresh=True, prepare=lambda server: setattr(
             server, "fail_with", (500, {"error": {"name": "STORE_READ", "what": "bad disk"}})))
@@ -331,7 +329,7 @@ class Directory(RestoreCase):
         os.environ["GRADTAP_BIN"] = program
         self.addCleanup(lambda: os.environ.pop("GRADTAP_BIN") if before is None
                         else os.environ.__setitem__("GRADTAP_BIN", before))
-        files = {"list": json.dumps({"points": [p.entry for p in points]}).encode()}
+        files = {"list": json.dumps({"points": [p.entry for p in points]}).encode()}  # without "restorable"
         for p in points:
             at = ".%d.%d" % (p.lineage, p.step)
             files["show" + at], files["state" + at] = json.dumps(p.record).encode(), p.state
