@@ -133,7 +133,8 @@ void own_status(AdminPointer self, Answer answer) {
         {"node", s.options.node}, {"uptime_s", (s.options.clock->monotonic_ns() - s.started_ns) / 1'000'000'000},
         {"tap", s.options.tap},   {"jobs", json::array({coordinator})},
         {"actors", actors},       {"absent", all.absent}};
-    if (membership.is_object()) body["cluster"] = membership;
+    if (membership.is_object())
+      for (const char* key : {"members", "home", "security", "replicas"}) body[key] = membership.value(key, json());
     answer(std::move(body));
   };
   ask_everybody(self, gathering);

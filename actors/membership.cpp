@@ -318,8 +318,9 @@ MembershipActor::behavior_type membership(MembershipPointer self, const Membersh
           members.push_back({{"name", cluster.name(member)},
                              {"domain", cluster.config().members[member].domain},
                              {"http", cluster.config().members[member].http},
-                             {"live", cluster.live(member)},
-                             {"ready", cluster.ready(member)},
+                             {"state", cluster.ready(member)  ? "up"
+                                       : cluster.live(member) ? "syncing"
+                                                              : "down"},
                              {"self", member == cluster.self()},
                              {"connects", entry.connects},
                              {"downs", entry.downs},
