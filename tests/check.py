@@ -76,7 +76,7 @@ def unions_at_run_time(tree):
 
 
 def check_python():
-    paths = list(files(["trainer", "tests", "bench"], (".py",)))
+    paths = list(files(["trainer", "tests", "bench", "examples"], (".py",)))
     bad = []
     for path in paths:
         try:

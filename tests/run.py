@@ -34,7 +34,7 @@ def suites(everything):
     found.append(("docs", python("tests", "floors", "docs_test.py"), 30))
     trainer = os.path.join(ROOT, "tests", "unit", "trainer")
     if any(n.endswith("_test.py") for n in (os.listdir(trainer) if os.path.isdir(trainer) else [])):
-        found.append(("trainer", [PYTHON, "-m", "unittest", "discover", "-s", trainer, "-p", "*_test.py"], 300))
+        found.append(("trainer", [PYTHON, "-m", "unittest", "discover", "-s", trainer, "-p", "*_test.py"], 480))
     else:
         found.append(("trainer", ["sh", "-c", "echo no *_test.py in tests/unit/trainer; exit 1"], 5))
     found.append(("harness", python("tests", "system", "harness_test.py"), 60))

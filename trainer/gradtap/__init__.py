@@ -1,5 +1,5 @@
-"""gradtap: attach a PyTorch data-parallel job to checkpoint nodes that rebuild its state from the network, and restart it
-from a recovery point exactly."""
+"""gradtap: attach a PyTorch data-parallel job to checkpoint nodes that rebuild its state from the network, and restart
+it from a recovery point exactly."""
 
 from . import digest
 from .errors import RestoreError

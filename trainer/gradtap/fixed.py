@@ -1,8 +1,8 @@
 """Tensors of the module that no gradient moves: buffers and frozen parameters.
 
-Small ones are copied at every commit (one concatenation a dtype), for an in-place write through `.data` leaves no trace.
+Small ones are copied at every commit (one concatenation a dtype): an in-place write through `.data` leaves no trace.
 Large ones are copied when version counter, address or sampled elements (of a few tensors in turn) tell of a change. A
-large one that never changed since attach travels as its SHA-256: a restore checks that the program made the same one again.
+large one that never changed since attach travels as its SHA-256: a restore checks that the program made the same again.
 """
 
 import hashlib

@@ -149,8 +149,8 @@ class PointSide:
                 try:
                     write(value)
                 except Exception as error:
-                    raise RestoreError("STATE_MISMATCH", "%s does not take its state: %r" % (_plain_name(name), error)) \
-                        from None
+                    raise RestoreError("STATE_MISMATCH", "%s does not take its state: %r"
+                                       % (_plain_name(name), error)) from None
 
     def set_gradients(self):
         """Absent where they were absent, zero in place elsewhere: whether a gradient exists decides what DDP and the

@@ -1,7 +1,7 @@
 """Parameters and optimizer state of a recovery point: checked against the record's digests, then put into the model.
 
-Checking changes nothing. It walks the blocks in canonical order as docs/side-channel.md, "Digests", says; the ends of the
-shards are found by the digests themselves.
+Checking changes nothing. It walks the blocks in canonical order as docs/side-channel.md, "Digests", says; the ends of
+the shards are found by the digests themselves.
 """
 
 import hashlib

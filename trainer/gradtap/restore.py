@@ -1,8 +1,8 @@
 """gradtap.restore: a new process takes over exactly where a recovery point ends.
 
 Rank 0 chooses the point; every rank reads and checks it by itself; all agree through the store of the process group
-before anything is changed, and again after. No collective is added. Restored.start brings DistributedDataParallel into the
-bucket layout of the point and sets everything once more, the random generators last.
+before anything is changed, and again after. No collective is added. Restored.start brings DistributedDataParallel into
+the bucket layout of the point and sets everything once more, the random generators last.
 """
 
 import json
@@ -28,14 +28,14 @@ def restore(source, job, *, model, optimizer, scheduler=None, scaler=None, extra
             or_fresh=False, ignore=(), timeout_ms=60000, scratch=None):
     """Called on every rank, after model and optimizer are built and before the first step. Raises RestoreError.
 
-    source: endpoint(s), or a directory. step, lineage: a certain point instead of the newest. or_fresh: begin at step 0 if
-    no point exists at all. ignore: names of side state that may be missing or left over. timeout_ms: longest silence of a
-    source or of another rank. scratch: folder for the files read (default: the system's).
+    source: endpoint(s), or a directory. step, lineage: a certain point instead of the newest. or_fresh: begin at step 0
+    if no point exists at all. ignore: names of side state that may be missing or left over. timeout_ms: longest silence
+    of a source or of another rank. scratch: folder for the files read (default: the system's).
     """
     try:
         meeting = Rendezvous(job, timeout_ms / 1000.0)
-        attempt = _Attempt(source, job, model, optimizer, scheduler, scaler, extra, ignore, timeout_ms / 1000.0, scratch,
-                           meeting)
+        attempt = _Attempt(source, job, model, optimizer, (scheduler, scaler, extra, ignore), timeout_ms / 1000.0,
+                           scratch, meeting)
         return _lead(attempt, step, lineage, or_fresh) if meeting.rank == 0 else _follow(attempt)
     except RendezvousError as error:
         raise RestoreError("TIMEOUT", str(error)) from None
@@ -44,10 +44,10 @@ def restore(source, job, *, model, optimizer, scheduler=None, scaler=None, extra
 class _Attempt:
     """What one rank does with one candidate."""
 
-    def __init__(self, source, job, model, optimizer, scheduler, scaler, extra, ignore, timeout_s, scratch, meeting):
+    def __init__(self, source, job, model, optimizer, things, timeout_s, scratch, meeting):
         self.job, self.meeting = job, meeting
         self._source, self._timeout_s, self._scratch = source, timeout_s, scratch
-        self._things = (scheduler, scaler, extra, ignore)
+        self._things = things
         self._module = getattr(model, "module", model) if _is_parallel(model) else model
         self._optimizer = optimizer
         self._opened = None
@@ -112,7 +112,7 @@ class _Attempt:
             return RestoreError("INTERNAL", repr(error))
 
     def agree(self, tag, error):
-        """Every rank says how it went; rank 0 says what follows from it. Returns the first error, as (rank, name, text)."""
+        """Every rank says how it went; rank 0 says what follows from it. Returns one error, as (rank, name, text)."""
         mine = None if error is None else [self.meeting.rank, error.name, str(error)]
         if self.meeting.rank != 0:
             self.meeting.say("outcome/%s/%d" % (tag, self.meeting.rank), json.dumps(mine))
@@ -143,8 +143,8 @@ def _lead(attempt, step, lineage, or_fresh):
         candidates, passed = choose(_listing(attempt), step, lineage)
         found_any = bool(candidates or passed)
         if not found_any and not or_fresh:
-            raise RestoreError("NO_POINT", "job %s has no recovery point in %s" % (attempt.job, attempt.source().describe()),
-                               remedy="or_fresh=True begins at step 0")
+            raise RestoreError("NO_POINT", "job %s has no recovery point in %s"
+                               % (attempt.job, attempt.source().describe()), remedy="or_fresh=True begins at step 0")
         if not candidates and found_any:
             raise RestoreError("NO_VALID_POINT", "of job %s no recovery point can be used: %s"
                                % (attempt.job, _reasons(passed)), remedy="name a point by lineage and step")
@@ -337,8 +337,8 @@ class Restored:
             self._warm_up(ddp, parameters, warmup, wanted)
         found = layout.in_force(ddp, parameters)
         if wanted is not None and (found is None or found.id != wanted):
-            raise RestoreError("LAYOUT_MISMATCH", "the ranks would sum in another order than the job did: bucket sizes differ"
-                               " or hold other parameters", expected=_sizes(self.record["layout"]),
+            raise RestoreError("LAYOUT_MISMATCH", "the ranks would sum in another order than the job did: bucket sizes"
+                               " differ or hold other parameters", expected=_sizes(self.record["layout"]),
                                actual=found.byte_sizes() if found else "none that can be read",
                                remedy="same bucket_cap_mb, same torch, and a warmup that runs the model as a step does")
 
@@ -352,8 +352,8 @@ class Restored:
                 warmup()
             return
         if warmup is None:
-            raise RestoreError("WARMUP_NEEDED", "step %d used another bucket layout than a first step" % (self.step + 1),
-                               remedy="pass a function that does one forward and one backward to start")
+            raise RestoreError("WARMUP_NEEDED", "step %d used another bucket layout than a first step"
+                               % (self.step + 1), remedy="pass a function that does one forward and one backward to start")
         first = layout.initial(ddp, parameters)
         if rebuilds == 2 and self.step == 1 and first is not None and first.id == wanted:
             warmup()  # a static graph is rebuilt one step later
@@ -362,8 +362,8 @@ class Restored:
             warmup()
             if ddp._has_rebuilt_buckets:
                 return
-        raise RestoreError("WARMUP_NEEDED", "DistributedDataParallel kept its first layout through %d warm-ups" % MAX_WARMUPS,
-                           remedy="warmup must call the DistributedDataParallel module and backward, outside no_sync")
+        raise RestoreError("WARMUP_NEEDED", "DistributedDataParallel kept its first layout through %d warm-ups"
+                           % MAX_WARMUPS, remedy="warmup must call the DistributedDataParallel module and backward, outside no_sync")
 
 
 def _sizes(body):

@@ -146,7 +146,8 @@ class Sender:
     def _turn(self):
         """One batch, or one wait. False when the thread is done."""
         stopping = self._stop_at is not None
-        if stopping and (time.monotonic() >= self._stop_at or self._failures >= 2 + len(self._link) or not self._outbox.pending()):
+        if stopping and (time.monotonic() >= self._stop_at or self._failures >= 2 + len(self._link)
+                         or not self._outbox.pending()):
             self._detach("close", max(0.2, min(1.0, self._stop_at - time.monotonic())))
             return False
         try:
@@ -275,6 +276,7 @@ class Sender:
                 continue
             if request.get("kind") == "resend" and isinstance(request.get("from_seq"), int):
                 self._outbox.rewind(request["from_seq"])
+                self.blobs.renew()
             elif request.get("kind") == "layout":
                 self._resend_layout(request)
             elif request.get("id") is not None:
