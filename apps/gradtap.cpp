@@ -1,11 +1,14 @@
 // gradtap: the command line. Wiring only; the commands stand in commands/.
+#include <cstdio>
+
 #include <CLI/CLI.hpp>
 
 #include "apps/commands/commands.h"
+#include "apps/commands/points_command.h"
 
 int main(int argc, char** argv) {
   using namespace gradtap::commands;
-  CLI::App app{"gradtap: look at and take out what a gradtap node holds"};
+  CLI::App app{"gradtap: look at and take out what gradtap nodes and recovery points hold"};
   app.require_subcommand(1);
   Common common;
   auto add_common = [&](CLI::App* command) {
@@ -36,13 +39,59 @@ int main(int argc, char** argv) {
   auto* events_command = app.add_subcommand("events", "what the node noted lately");
   add_common(events_command);
 
-  std::uint64_t step = 0;
+  PointOptions point;
+  auto add_point = [&](CLI::App* command) {
+    command->add_option("--source", point.source, "directory of an object store, or a node's gateway http://host:port")
+        ->required();
+    command->add_option("--job", point.job, "job name; default: the source's only job");
+    command->add_flag("--json", point.json, "machine-readable output");
+  };
+  auto add_name = [&](CLI::App* command) {
+    command->add_option("--lineage", point.lineage, "default: the newest one, then those it was restored from");
+    command->add_option("--step", point.step, "default: the newest valid point");
+  };
   std::string out_file;
+  auto* points_command = app.add_subcommand("points", "recovery points: list, show, verify, side");
+  points_command->require_subcommand(1);
+  auto* list_command = points_command->add_subcommand("list", "all points and which one a restore takes");
+  add_point(list_command);
+  list_command->add_option("--lineage", point.lineage, "what a restore of this lineage takes");
+  auto* show_command = points_command->add_subcommand("show", "the record of a point");
+  add_point(show_command);
+  add_name(show_command);
+  bool verify_all = false;
+  auto* verify_command = points_command->add_subcommand("verify", "read every byte back and rebuild every shard");
+  add_point(verify_command);
+  add_name(verify_command);
+  verify_command->add_flag("--all", verify_all, "every point, not only the newest");
+  std::uint32_t rank = 0;
+  auto* side_command = points_command->add_subcommand("side", "write the side state of a rank as safetensors");
+  add_point(side_command);
+  add_name(side_command);
+  side_command->add_option("--rank", rank, "which rank")->required();
+  side_command->add_option("--out", out_file, "file to write")->required();
+
+  auto* lineages_command = app.add_subcommand("lineages", "the job's lineages and their points");
+  add_point(lineages_command);
+
   bool optimizer = false;
-  auto* export_command = app.add_subcommand("export", "write a durable step as safetensors");
-  add_common(export_command);
-  export_command->add_option("--step", step, "which step")->required();
+  std::string format = "safetensors";
+  auto* export_command = app.add_subcommand("export", "write a recovery point, or a node's durable step, to a file");
+  auto* export_source = export_command->add_option(
+      "--source", point.source, "directory of an object store, or a node's gateway: a recovery point of it");
+  auto* export_endpoint = export_command->add_option("--endpoint", common.endpoint,
+                                                     "gateway of a node: a durable step of it; needs --step");
+  export_endpoint->capture_default_str()->excludes(export_source);
+  export_command->add_option("--job", common.job, "job name; default: the only job");
+  export_command->add_flag("--json", point.json, "machine-readable output (recovery points)")->needs(export_source);
+  export_command->add_option("--lineage", point.lineage, "default: the newest one, then those it was restored from")
+      ->needs(export_source);
+  export_command->add_option("--step", point.step, "which step; default with --source: the newest valid point");
   export_command->add_option("--out", out_file, "file to write")->required();
+  export_command->add_option("--format", format, "safetensors, or torch: what plain torch.load reads")
+      ->check(CLI::IsMember({"safetensors", "torch"}))
+      ->needs(export_source)
+      ->capture_default_str();
   export_command->add_flag("--optimizer", optimizer, "moments and counters too");
 
   InspectOptions inspect_options;
@@ -61,6 +110,19 @@ int main(int argc, char** argv) {
   if (*shards_command) return shards(common);
   if (*digests_command) return digests(common, from, to);
   if (*events_command) return events(common);
-  if (*export_command) return export_state(common, step, out_file, optimizer);
+  if (*list_command) return points_list(point);
+  if (*show_command) return points_show(point);
+  if (*verify_command) return points_verify(point, verify_all);
+  if (*side_command) return points_side(point, rank, out_file);
+  if (*lineages_command) return lineages(point);
+  if (*export_command) {
+    point.job = common.job;
+    if (!point.source.empty()) return export_point(point, out_file, format, optimizer);
+    if (!point.step) {
+      std::fputs("export: --step is required without --source\n", stderr);
+      return 2;
+    }
+    return export_state(common, *point.step, out_file, optimizer);
+  }
   return inspect(inspect_options);
 }

@@ -1,0 +1,28 @@
+// The commands about recovery points; every one returns the process's exit code.
+//
+// Exit codes: 0 done, and the newest point is whole; 1 the answer is no: no valid point, or damage was found; 2 it
+// could not be asked. What is not taken is named on standard error, with its reason.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+namespace gradtap::commands {
+
+struct PointOptions {
+  std::string source;  // a directory, or http://host:port of a node
+  std::string job;     // empty: the source's only job
+  std::optional<std::uint64_t> lineage;
+  std::optional<std::uint64_t> step;
+  bool json = false;
+};
+
+int points_list(const PointOptions& options);
+int points_show(const PointOptions& options);
+int points_verify(const PointOptions& options, bool all);
+int points_side(const PointOptions& options, std::uint32_t rank, const std::string& file);
+int export_point(const PointOptions& options, const std::string& file, const std::string& format, bool optimizer);
+int lineages(const PointOptions& options);
+
+}  // namespace gradtap::commands
