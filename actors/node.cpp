@@ -15,6 +15,7 @@
 #include "actors/keeper.h"
 #include "actors/membership.h"
 #include "actors/node_impl.h"
+#include "actors/point_answers.h"
 #include "actors/publisher.h"
 #include "actors/replicator.h"
 #include "actors/side_channel.h"
@@ -214,6 +215,7 @@ Status Node::Impl::start_actors() {
     return recovery::prepare_state(store, job.name, step, optimizer);
   };
   gate.forward = [this](HttpRequest&& request) { return forward(std::move(request)); };
+  if (objects) gate.points = std::make_shared<PointAnswers>(PointAnswersOptions{job.name, objects});
   auto opened = spawn_gateway(*system, std::move(gate));
   if (!opened) return std::unexpected(opened.error());
   gateway = std::move(*opened);
