@@ -9,7 +9,6 @@ import struct
 
 import torch
 
-from . import hyper
 from .digest import BLOCK, block_digests
 from .errors import RestoreError
 

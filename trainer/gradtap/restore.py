@@ -33,7 +33,10 @@ def restore(source, job, *, model, optimizer, scheduler=None, scaler=None, extra
     of a source or of another rank. scratch: folder for the files read (default: the system's).
     """
     try:
-        meeting = Rendezvous(job, timeout_ms / 1000.0)
+        # A rank that waits for another grants it two silent gateways.
+        meeting = Rendezvous(job, 2 * timeout_ms / 1000.0 + 5.0)
+        if scaler is not None and not getattr(scaler, "is_enabled", lambda: True)():
+            scaler = None  # as attach sees it
         attempt = _Attempt(source, job, model, optimizer, (scheduler, scaler, extra, ignore), timeout_ms / 1000.0,
                            scratch, meeting)
         return _lead(attempt, step, lineage, or_fresh) if meeting.rank == 0 else _follow(attempt)
@@ -294,6 +297,7 @@ class Restored:
         self.fresh = record is None
         self.passed_over = []
         self.started = False
+        self.warmups = 0  # synchronised backwards that DistributedDataParallel has seen before the first step
         self.ddp = None
         self._model, self._state, self._side, self._file = model, state, side, file
 
@@ -349,21 +353,25 @@ class Restored:
         if rebuilds == float("inf"):
             # No other layout will come. But gradients that lie inside the buckets are divided, not multiplied.
             if ddp.gradient_as_bucket_view and self._side.had_gradients() and warmup is not None:
-                warmup()
+                self._warm(warmup)
             return
         if warmup is None:
             raise RestoreError("WARMUP_NEEDED", "step %d used another bucket layout than a first step"
                                % (self.step + 1), remedy="pass a function that does one forward and one backward to start")
         first = layout.initial(ddp, parameters)
         if rebuilds == 2 and self.step == 1 and first is not None and first.id == wanted:
-            warmup()  # a static graph is rebuilt one step later
+            self._warm(warmup)  # a static graph is rebuilt one step later
             return
         for _ in range(MAX_WARMUPS):
-            warmup()
+            self._warm(warmup)
             if ddp._has_rebuilt_buckets:
                 return
         raise RestoreError("WARMUP_NEEDED", "DistributedDataParallel kept its first layout through %d warm-ups"
                            % MAX_WARMUPS, remedy="warmup must call the DistributedDataParallel module and backward, outside no_sync")
+
+    def _warm(self, warmup):
+        warmup()
+        self.warmups += 1
 
 
 def _sizes(body):

@@ -51,6 +51,8 @@ class HttpSource:
         self._endpoints = [parse_endpoint(e) for e in endpoints]
         self._at = rank % len(self._endpoints)  # the ranks spread over the gateways
         self._timeout_s = timeout_s
+        # Short answers come soon or not at all; the first byte of a state may take as long as its reconstruction.
+        self._short_s = max(2.0, timeout_s / (2 * len(self._endpoints) + 1))
 
     def describe(self):
         return ", ".join("%s:%d" % e[1:3] for e in self._endpoints)
@@ -80,7 +82,7 @@ class HttpSource:
                 raise PointUnreadable("%s: the answer is not an object" % path)
             return answer
 
-        return self._ask(path, take, tick)
+        return self._ask(path, take, tick, self._short_s)
 
     def _download(self, path, into, most, tick):
         def take(response):
@@ -96,9 +98,9 @@ class HttpSource:
                     out.write(piece)
                     tick()
 
-        return self._ask(path, take, tick)
+        return self._ask(path, take, tick, self._timeout_s)
 
-    def _ask(self, path, take, tick):
+    def _ask(self, path, take, tick, timeout_s):
         """Asks one gateway after another until one gives a usable answer."""
         trouble, self._named = [], False
         for n in range(ROUNDS * len(self._endpoints)):
@@ -107,8 +109,10 @@ class HttpSource:
             tick()
             scheme, host, port = self._endpoints[self._at]
             make = http.client.HTTPSConnection if scheme == "https" else http.client.HTTPConnection
-            connection = make(host, port, timeout=self._timeout_s)
+            connection = make(host, port, timeout=self._short_s)
             try:
+                connection.connect()
+                connection.sock.settimeout(timeout_s)
                 connection.request("GET", path)
                 response = connection.getresponse()
                 if response.status == 200:
@@ -204,9 +208,9 @@ class DirectorySource:
             try:
                 while child.poll() is None:
                     size = (os.fstat(out.fileno()).st_size, _size(growing))
+                    tick()
                     if size != seen:
                         seen, since = size, time.monotonic()
-                        tick()
                     elif time.monotonic() - since > self._timeout_s:
                         raise SourceError("gradtap %s: no progress for %.0f s" % (" ".join(arguments), self._timeout_s))
                     time.sleep(0.02)

@@ -177,7 +177,7 @@ class Tap:
         self._interval_from = self._sequence.now()
         self._first_check = True
         self._predicted = None  # the layout after the rebuild, once it can be told
-        self._synced_total = 0
+        self._synced_total = self._resume_from.warmups if self._resume_from is not None else 0
         self._positions = None
         self._zero_state = bytes((len(self._parameters) + 3) // 4)
         self._group_sizes = [len(g["params"]) for g in self._optimizer.param_groups]

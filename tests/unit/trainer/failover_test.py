@@ -107,6 +107,24 @@ class FailOver(unittest.TestCase):
         self.assertGreater(Away.calls, 0)
         self.assertLess(Away.calls, 4)
 
+    def test_all_are_asked_before_a_pause(self):
+        from gradtap.link import Link
+        from gradtap.outbox import Outbox
+        from gradtap.sender import Sender
+
+        class Quiet:
+            def say(self, text):
+                pass
+
+        sender = Sender(Link(["a:1", "b:2", "c:3"], 1.0), Outbox(0), "unit", 0, Quiet(), None)
+        pauses, asked = [], []
+        sender._sleep = pauses.append
+        for _ in range(9):
+            asked.append(sender._link.endpoint())
+            sender._failed("nobody there")
+        self.assertEqual(asked, ["a:1", "b:2", "c:3"] * 3)
+        self.assertEqual(pauses, [0.2, 0.4, 0.8])
+
     def test_gateway_dies_during_the_upload(self):
         a, b = FakeNode(), FakeNode()  # two memories: b has never heard of the session
         self.close(b)

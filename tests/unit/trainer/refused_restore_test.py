@@ -153,6 +153,36 @@ class Whole(RestoreCase):
         self.assertNotEqual(attach["layout"], self.node.attaches[0]["layout"])
         self.assertEqual([m for m in node.kind("layout")], [])
 
+    def test_static_graph_changes_its_layout_a_step_later(self):
+        job, states = Job(1, static_graph=True), {}
+        with FakeNode() as node:
+            tap = single.attached(node, job.ddp, job.optimizer, scheduler=job.scheduler, extra={"data": job.counter})
+            for s in range(1, 6):
+                job.step()
+                tap.commit()
+                states[s] = job.state()
+            tap.close()
+        through = node.steps()
+        self.assertEqual([m["layout_id"] == through[0]["layout_id"] for m in through], [True, True, False, False, False])
+        for s, warmups in ((1, 1), (2, 3), (3, 3)):
+            m = through[s - 1]
+            point = Point(1, s, 1, states[s], {0: (json.dumps(m).encode(), {n: node.blob(m, n) for n in m["blobs"]})},
+                          node.layout_of(m["next_layout_id"]))
+            again = Job(2, static_graph=True)
+            with PointServer([point]) as server:
+                restored = again.restore(server.endpoint).start(again.ddp, again.warmup)
+            self.assertEqual(restored.warmups, warmups)
+            with FakeNode() as second:
+                tap = single.attached(second, again.ddp, again.optimizer, scheduler=again.scheduler,
+                                      extra={"data": again.counter}, resume_from=restored)
+                for _ in range(5 - s):
+                    again.step()
+                    tap.commit()
+                tap.close()
+            self.assertEqual(again.everything(), job.everything())
+            self.assertEqual([(m["layout_id"], m["next_layout_id"]) for m in second.steps()],
+                             [(m["layout_id"], m["next_layout_id"]) for m in through[s:]])
+
     def test_older_point_is_used_when_newer_ones_are_damaged(self):
         points = [self.point(s) for s in (1, 2, 3, 4)]
         points[3].state = self.flipped(points[3].state, len(points[3].state) - 5)

@@ -9,7 +9,7 @@ import unittest
 
 import jobs
 import torch
-from fake_node import FakeNode, parse_safetensors
+from fake_node import FakeNode
 from points import Point, PointServer
 
 
@@ -125,9 +125,12 @@ class Exact(unittest.TestCase):
         self.assertIn("rank 1", results[0]["passed"][0][2])
         self.assertEqual([r["ending"] for r in results], [r["ending"] for r in run.through])
 
-    def test_three_ranks_find_unused(self):
-        run = self.run_of(3, 16, [4], heads=True)
+    def test_find_unused(self):
+        run = self.run_of(2, 12, [4], heads=True)
         self.assertEqual(self.equal(run, 4)[0]["warmed"], 0)
+        # Gradients inside the buckets are divided by 3, others multiplied by 1/3: it takes a warm-up to be inside.
+        run = self.run_of(3, 12, [4], heads=True, view=True)
+        self.assertEqual(self.equal(run, 4)[0]["warmed"], 1)
 
     def test_three_ranks_gradients_inside_the_buckets(self):
         run = self.run_of(3, 14, [4], view=True)
