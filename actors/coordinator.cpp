@@ -218,6 +218,7 @@ CoordinatorActor::behavior_type coordinator(CoordinatorPointer self, const Coord
       options.plan, options.config, *options.clock, options.version, std::move(sizes),
       options.shape.owners.empty() ? single_member(options.plan->shards.shards().size()) : options.shape);
   for (const auto& [shard, step] : options.versions) self->state.core->on_jumped(shard, step);
+  self->state.core->on_published(options.published, {});
   if (options.cluster)
     for (const MemberIndex member : options.cluster->live_peers()) self->state.core->on_live(member, true);
   self->delayed_send(self, kTick, tick_atom_v);

@@ -23,6 +23,7 @@ struct CoordinatorOptions {
   std::shared_ptr<EventRing> events;
   StepNumber version = 0;                       // the lowest of the shards owned here
   std::map<ShardId, StepNumber> versions;       // of those that are further
+  StepNumber published = 0;                     // the newest recovery point of the lineage that is there already
   ClusterShape shape;                           // no owners: this node alone owns everything
   std::shared_ptr<const ClusterState> cluster;  // who is live at the start; may be empty
   std::shared_ptr<TapRetention> retention;      // told what every owner has durably; may be empty

@@ -39,8 +39,8 @@ using ByteSink = std::function<bool(const char* data, std::size_t count)>;
 
 struct HttpHandlers {
   std::function<HttpAnswer(HttpRequest&&)> answer;
-  // For GET .../state and .../side: prepares (an error becomes the answer), then streams; false aborts the connection, so that a
-  // cut stream is never taken for a whole one.
+  // For GET .../state and .../side: prepares (an error becomes the answer), then streams; false aborts the connection,
+  // so that a cut stream is never taken for a whole one.
   std::function<Result<std::function<bool(const ByteSink&)>>(const HttpRequest&)> stream;
 };
 

@@ -79,6 +79,7 @@ struct Node::Impl {
   // `shards`: those that are in hand, of a baseline or of this node's store (`durable`).
   CoordinatorActor launch(const JobPlanPtr& plan, std::vector<std::shared_ptr<replica::Shard>> shards, bool durable);
   Launched launch_from_home(const schema::LineageRecord& record);
+  [[nodiscard]] StepNumber newest_point(const JobPlan& plan) const;
   [[nodiscard]] WiringPtr current_wiring() const;
   [[nodiscard]] std::string own_hello() const;
   [[nodiscard]] StepNumber stored_step() const;

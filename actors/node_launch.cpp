@@ -9,7 +9,7 @@
 #include "actors/peer_codec.h"
 #include "actors/shard_owner.h"
 #include "common/log.h"
-#include "storage/key.h"
+#include "storage/object_key.h"
 
 namespace gradtap::actors {
 
@@ -51,6 +51,21 @@ void Node::Impl::broadcast(std::shared_ptr<const Wiring> next) {
   tell(wiring->publisher);
 }
 
+// What has been published stays published, whoever starts again.
+StepNumber Node::Impl::newest_point(const JobPlan& plan) const {
+  if (!objects) return 0;
+  const auto keys = objects->list(storage::points_prefix(job.name, plan.lineage));
+  if (!keys) {
+    log_warn("the points of the lineage cannot be listed", {{"error", keys.error().text()}});
+    return 0;
+  }
+  StepNumber newest = 0;
+  for (const std::string& key : *keys)
+    if (const auto parsed = storage::parse_key(key); parsed && parsed->kind == storage::KeyKind::kPoint)
+      newest = std::max(newest, parsed->step);
+  return newest;
+}
+
 CoordinatorActor Node::Impl::launch(const JobPlanPtr& plan, std::vector<std::shared_ptr<replica::Shard>> shards,
                                     bool durable) {
   const std::lock_guard lock(wiring_mutex);
@@ -87,6 +102,8 @@ CoordinatorActor Node::Impl::launch(const JobPlanPtr& plan, std::vector<std::sha
   options.shape.self = cluster->self();
   for (const MemberSection& member : cluster->config().members) options.shape.names.push_back(member.name);
   options.shape.owners = cluster->owners(count);
+
+  options.published = newest_point(*plan);
 
   std::vector<std::shared_ptr<replica::Shard>> by_id(count);
   for (auto& shard : shards) by_id[shard->range().id] = std::move(shard);
