@@ -7,7 +7,7 @@ import time
 
 import harness
 import rig
-from cluster import Cluster, PublishWatch, small
+from cluster import Cluster, PublishWatch, members_of, small
 from harness import require
 
 STEPS = 90
@@ -50,7 +50,7 @@ def absent_is_listed(cluster, victim):
             answer = node.get(path)
             took = time.monotonic() - begun
             require(took <= 2.0, "%s took %.1f s for %s with a dead node" % (node.name, took, path))
-        states = {m["name"]: m.get("state") for m in answer.get("members", [])}
+        states = {m["name"]: m.get("state") for m in members_of(answer)}
         require(states.get(victim.name) not in (None, "up"), "%s does not list %s as absent: %s"
                 % (node.name, victim.name, states))
 
