@@ -155,10 +155,9 @@ Result<Created> DirectoryStore::write_once(std::string_view key, const std::vect
     active_tmp_.insert(name);
   }
   Result<Created> created = write_and_link(key, tmp, parts);
-  // Left behind when this fails: remove_stray() of a later life finds it.
-  const int unlinked = files_.unlink(tmp);
+  static_cast<void>(files_.unlink(tmp));  // left behind when this fails: remove_stray() finds it
   const std::lock_guard lock(mutex_);
-  if (unlinked == 0 || errno == ENOENT) active_tmp_.erase(name);
+  active_tmp_.erase(name);
   if (!created) {
     ++counters_.failed;
   } else if (*created == Created::kCreated) {

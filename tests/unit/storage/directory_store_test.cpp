@@ -226,6 +226,13 @@ TEST_CASE("stray temporary files of the own name are deleted, others and active 
   CHECK(store->remove_stray().value() == 2);
   CHECK(tmp_files(dir.path) == 3);
   CHECK(store->remove_stray().value() == 0);
+  // What this life could not delete it deletes later.
+  SystemFileOps system;
+  FaultyFileOps files(system, ok(parse_faults("unlink:1:EIO")));
+  auto other = open_at(dir.path, &files);
+  require_ok(other->put(kKey, {bytes("x")}));
+  CHECK(tmp_files(dir.path) == 4);
+  CHECK(other->remove_stray().value() == 1);
 }
 
 TEST_CASE("a folder that was deleted meanwhile is made again") {
