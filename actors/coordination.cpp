@@ -245,7 +245,6 @@ void Coordination::on_applied(const Applied& applied) {
   known->second = std::max(known->second, applied.step);
   progress_.on_version(shape_.self, applied.shard, known->second);
   progress_.on_digest(shape_.self, applied.shard, applied.step, applied.digest);
-  follow_owners();
   advance();
 }
 
@@ -254,7 +253,6 @@ void Coordination::on_jumped(ShardId shard, StepNumber step) {
   if (known == applied_.end() || step <= known->second) return;
   known->second = step;
   progress_.on_version(shape_.self, shard, step);
-  follow_owners();
   advance();
 }
 
@@ -336,6 +334,7 @@ void Coordination::tick() {
 
 void Coordination::advance() {
   for (;;) {
+    follow_owners();
     if (attempt_.phase == Phase::kIdle && !begin_next()) return;
     if (attempt_.phase != Phase::kWatching || !attempt_.changed) return;
     evaluate();

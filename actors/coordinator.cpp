@@ -18,7 +18,7 @@ constexpr std::chrono::milliseconds kAnswerDeadline{5000};
 constexpr std::chrono::milliseconds kReportDelay{5};
 constexpr std::uint64_t kReportEveryNs = 500'000'000;
 constexpr std::size_t kDigestsPerReport = 512;
-constexpr std::uint64_t kPublishBehindMax = 8;  // intervals
+constexpr std::uint64_t kPublishBehindMax = 64;  // intervals
 
 struct CoordinatorState {
   static inline const char* name = "coordinator";

@@ -35,7 +35,9 @@ template <class Handle>
 }
 
 // Asks for the peer behind a control port; `.then` gets (node_id, strong_actor_ptr, set of interfaces). Never
-// remote_actor() in an actor: it blocks a worker, for ever when the port is silent.
+// remote_actor() in an actor: it blocks a worker, for ever when the port is silent. Dialling may fail with
+// connection_timeout although the peer is there, because CAF 0.17 takes a connection that has not received anything yet
+// for one that was always silent when a heartbeat falls due: try again.
 template <class Self>
 [[nodiscard]] auto dial_peer(Self* self, std::uint16_t control_port, std::chrono::milliseconds deadline) {
   return self->request(self->system().middleman().actor_handle(), deadline, caf::connect_atom_v,
