@@ -1,6 +1,7 @@
 """Restores that must not happen, each by name and with nothing changed; sources, choices, and the attach that follows."""
 
 import copy
+import hashlib
 import json
 import os
 import stat
@@ -67,10 +68,11 @@ class Job:
         return found
 
     def everything(self):
-        return (single.words(torch.cat([p.detach().reshape(-1) for p in self.net.parameters() if p.requires_grad])),
+        sha = lambda t: hashlib.sha256(t.numpy().tobytes()).hexdigest()  # noqa: E731  (short: unittest shows differences)
+        return (sha(torch.cat([p.detach().reshape(-1) for p in self.net.parameters() if p.requires_grad])),
                 [b.tolist() for b in self.net.buffers()], len(self.optimizer.state),
                 [{k: v for k, v in g.items() if k != "params"} for g in self.optimizer.param_groups],
-                self.scheduler.state_dict(), self.counter.n, torch.get_rng_state().tolist())
+                self.scheduler.state_dict(), self.counter.n, sha(torch.get_rng_state()))
 
 
 class RestoreCase(unittest.TestCase):
