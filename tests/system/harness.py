@@ -262,7 +262,7 @@ class Job:
     """The ranks of one training job.
 
     beside=True runs them all in the namespace of rank 0 over its loopback: the same arithmetic, out of the mirror's
-    sight. port is that of the process group: two jobs at a time need two.
+    sight. port is that of the process group: two jobs at a time need two; one beside takes another of its own.
     """
 
     def __init__(self, r, folder, arguments, attach=ENDPOINT, job="demo", name="train", beside=False, port=29500,
@@ -273,7 +273,7 @@ class Job:
         os.makedirs(self.out, exist_ok=True)
         self.beside = beside
         self.nice = ["nice", "-n", str(nice)] if nice else []
-        self.arguments = [str(a) for a in arguments] + ["--port", str(port)]
+        self.arguments = [str(a) for a in arguments] + ["--port", str(port - 100 if beside else port)]
         if attach:
             self.arguments += ["--attach", attach, "--job", job]
         if beside:
@@ -282,7 +282,7 @@ class Job:
 
     def start(self):
         environment = dict(os.environ, GLOO_SOCKET_IFNAME="lo" if self.beside else "eth0", OMP_NUM_THREADS="1",
-                           PYTHONDONTWRITEBYTECODE="1", PATH=BIN + ":" + os.environ.get("PATH", ""))
+                           PYTHONDONTWRITEBYTECODE="1", GRADTAP_BIN=os.path.join(BIN, "gradtap"))
         for name in ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY", "all_proxy", "ALL_PROXY"):
             environment.pop(name, None)
         for i in range(self.rig.ranks):
