@@ -189,7 +189,7 @@ class Endings(unittest.TestCase):
 class Watch(unittest.TestCase):
     def test_longest_pause_touches_the_interval(self):
         watch = cluster.PublishWatch(None)
-        watch.moves = [(0.0, 0), (4.0, 1), (5.0, 2), (5.5, 3), (8.5, 4), (9.0, 5)]
+        watch.moves = [(t, (1, n)) for n, t in enumerate((0.0, 4.0, 5.0, 5.5, 8.5, 9.0))]
         self.assertAlmostEqual(watch.longest_pause(5.0, 9.2), 3.0)
         self.assertAlmostEqual(watch.longest_pause(4.5, 5.2), 1.0)
         self.assertAlmostEqual(watch.longest_pause(9.1, 12.0), 3.0)  # still going on
@@ -197,7 +197,9 @@ class Watch(unittest.TestCase):
 
     def test_published_must_not_fall(self):
         watch = cluster.PublishWatch(None)
-        watch.moves = [(0.0, 3), (1.0, 2)]
+        watch.moves = [(0.0, (1, 3)), (1.0, (2, 0)), (2.0, (2, 2))]  # a new lineage begins anew
+        watch.check()
+        watch.moves = [(0.0, (1, 3)), (1.0, (1, 2))]
         with self.assertRaisesRegex(harness.Failed, "published fell"):
             watch.check()
 
