@@ -161,8 +161,9 @@ def errors(name, faults_to_set, nodes=1):
                 cluster.wait_step("published", watch.published() + 2, 40)
             recovers(cluster, job, watch, steps)
         cluster.stop()
+        failed = faults.hits()
     print("passed  %-28s %d faults, %d failed calls, each named and recovered from; %.1f s"
-          % (name, len(faults_to_set), faults.hits(), time.monotonic() - begun), flush=True)
+          % (name, len(faults_to_set), failed, time.monotonic() - begun), flush=True)
 
 
 def slow(name, slow_us, steps=80):

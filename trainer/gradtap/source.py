@@ -173,7 +173,8 @@ class DirectorySource:
         return self._folder
 
     def points(self, job, tick=no_tick):
-        return _listing(self._json(["points", "list", "--job", job], tick), "gradtap points list")
+        # Exit code 1 means that no point can be restored; the list says why, or is empty.
+        return _listing(self._json(["points", "list", "--job", job], tick, answers=(0, 1)), "gradtap points list")
 
     def record(self, job, lineage, step, tick=no_tick):
         return self._json(["points", "show", "--job", job] + _at(lineage, step), tick)
@@ -186,8 +187,8 @@ class DirectorySource:
         self._run(["points", "side", "--job", job] + _at(lineage, step) + ["--rank", str(rank), "--out", path], tick,
                   path)
 
-    def _json(self, arguments, tick):
-        text = self._run(arguments + ["--json"], tick)
+    def _json(self, arguments, tick, answers=(0,)):
+        text = self._run(arguments + ["--json"], tick, answers=answers)
         try:
             answer = json.loads(text)
         except ValueError:
@@ -196,8 +197,9 @@ class DirectorySource:
             raise PointUnreadable("gradtap %s did not print an object" % " ".join(arguments))
         return answer
 
-    def _run(self, arguments, tick, growing=None):
-        """The output of the program. Ends it when neither its file nor its output grows for the time limit."""
+    def _run(self, arguments, tick, growing=None, answers=(0,)):
+        """The output of the program, if it ends with one of `answers` and prints something. Ends it when neither its file
+        nor its output grows for the time limit."""
         command = [self._program] + arguments + ["--source", self._folder]
         with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
             try:
@@ -219,7 +221,7 @@ class DirectorySource:
                     child.kill()
                     child.wait()
             text, trouble = _read(out, MAX_JSON), _read(err, 4000).decode("utf-8", "replace").strip()
-        if child.returncode != 0:
+        if child.returncode not in answers or (child.returncode != 0 and not text.strip()):
             if "JOB_UNKNOWN" in trouble:
                 raise NoSuchJob(trouble)
             raise PointUnreadable("gradtap %s ended with %d: %s" % (" ".join(arguments), child.returncode,
