@@ -74,6 +74,12 @@ void PickleWriter::integer(std::uint64_t value) {
   }
 }
 
+void PickleWriter::signed_integer(std::int64_t value) {
+  if (value >= 0) return integer(static_cast<std::uint64_t>(value));
+  out_ += "\x8a\x08";
+  put(out_, static_cast<std::uint64_t>(value));
+}
+
 void PickleWriter::real(double value) {
   out_ += 'G';
   const auto bits = std::bit_cast<std::uint64_t>(value);
@@ -93,7 +99,7 @@ void PickleWriter::tensor(const PickledTensor& value) {
   begin_tuple();
   begin_tuple();
   text("storage");
-  global("torch", "FloatStorage");
+  global("torch", value.storage_class);
   text(std::to_string(value.storage));
   text("cpu");
   integer(value.numel);

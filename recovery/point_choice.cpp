@@ -51,7 +51,15 @@ Result<ChosenState> prepare_point_state(const ObjectStorePtr& store, const Point
                                         const StateChoice& choice) {
   StateStream stream;
   auto chosen = choose_readable(store, query, [&](const OpenPoint& point) -> Status {
-    auto prepared = prepare_state(point.source, point.plan, point.record->canonical.step, choice);
+    StateChoice wanted = choice;
+    if (choice.format == StateFormat::kTorch) {
+      auto side = read_side_state(point);
+      if (!side) return std::unexpected(side.error());
+      for (schema::SideBlob& blob : side->ranks.front().blobs)
+        if (blob.name == "optimizer" || blob.name == "buffers" || blob.name == "frozen")
+          wanted.side.emplace(blob.name, std::move(blob.bytes));
+    }
+    auto prepared = prepare_state(point.source, point.plan, point.record->canonical.step, wanted);
     if (!prepared) return std::unexpected(prepared.error());
     stream = std::move(*prepared);
     return {};

@@ -73,7 +73,7 @@ struct PreparedStream {
 Status write_stream(const PreparedStream& stream, const replica::ByteSink& sink) {
   StateTensors tensors(stream.source, stream.plan, stream.step);
   if (stream.choice.format == StateFormat::kTorch)
-    return write_torch_state(tensors, stream.facts, stream.choice.optimizer, sink);
+    return write_torch_state(tensors, stream.facts, stream.choice.side, stream.choice.optimizer, sink);
   const SafetensorsPlan plan = safetensors_plan(*stream.plan, stream.facts, stream.step, stream.choice.optimizer);
   return replica::write_safetensors(
       plan.declarations, plan.metadata,

@@ -13,6 +13,7 @@
 #include "common/error.h"
 #include "recovery/job_plan.h"
 #include "recovery/shard_source.h"
+#include "recovery/torch_state.h"
 #include "storage/shard_store.h"
 
 namespace gradtap::recovery {
@@ -29,6 +30,7 @@ enum class StateFormat : std::uint8_t { kSafetensors, kTorch };
 struct StateChoice {
   bool optimizer = false;  // moments and counters too
   StateFormat format = StateFormat::kSafetensors;
+  SideBlobs side{};  // kTorch: what the trainer says of its groups and fixed tensors (torch_state.h)
 };
 
 [[nodiscard]] Result<StateStream> prepare_state(std::shared_ptr<const ShardSource> source, JobPlanPtr plan,

@@ -1,23 +1,72 @@
 #include "recovery/torch_state.h"
 
+#include <algorithm>
+#include <array>
 #include <cstring>
 #include <utility>
 
 #include "common/number_text.h"
 #include "recovery/pickle_writer.h"
+#include "recovery/side_value.h"
 #include "recovery/torch_file.h"
 
 namespace gradtap::recovery {
 
 namespace {
 
-// Where the bytes of a storage come from: a tensor of the state, or one float32 (a step counter, a learning rate).
+// Where the bytes of a storage come from: a tensor of the state, one float32 (a step counter, a learning rate), or
+// bytes of the side state.
 struct Storage {
+  enum class From : std::uint8_t { kState, kScalar, kSide };
+  From from = From::kState;
   std::uint32_t parameter = 0;
   std::size_t kind = 0;
-  bool scalar = false;
   float value = 0;
+  ByteSpan bytes{};
 };
+
+Storage scalar(float value) {
+  return {Storage::From::kScalar, 0, 0, value, {}};
+}
+
+constexpr std::size_t kLeftOutMax = 1000;  // names in the file
+
+std::string_view storage_class(std::string_view dtype) {
+  constexpr std::array<std::pair<std::string_view, std::string_view>, 12> kClasses = {
+      {{"float32", "FloatStorage"},
+       {"float64", "DoubleStorage"},
+       {"float16", "HalfStorage"},
+       {"bfloat16", "BFloat16Storage"},
+       {"uint8", "ByteStorage"},
+       {"int8", "CharStorage"},
+       {"int16", "ShortStorage"},
+       {"int32", "IntStorage"},
+       {"int64", "LongStorage"},
+       {"bool", "BoolStorage"},
+       {"complex64", "ComplexFloatStorage"},
+       {"complex128", "ComplexDoubleStorage"}}};
+  for (const auto& [name, type] : kClasses)
+    if (name == dtype) return type;
+  return {};
+}
+
+std::vector<std::uint64_t> row_major_strides(const std::vector<std::uint64_t>& shape) {
+  std::vector<std::uint64_t> strides(shape.size(), 1);
+  for (std::size_t i = shape.size(); i > 1; --i)
+    strides[i - 2] = strides[i - 1] * std::max<std::uint64_t>(shape[i - 1], 1);
+  return strides;
+}
+
+// Whether a pickle of ours can say it. Tensors beyond what one can hold in memory are not there in the first place.
+bool can_say(const SideValue& value) {
+  using Kind = SideValue::Kind;
+  if (value.kind == Kind::kOther || value.kind == Kind::kBytes) return false;
+  if (value.kind == Kind::kTensor) return !storage_class(value.dtype).empty();
+  if (value.kind == Kind::kDict)
+    for (std::size_t i = 0; i < value.items.size(); i += 2)
+      if (value.items[i].kind != Kind::kText && value.items[i].kind != Kind::kInteger) return false;
+  return std::all_of(value.items.begin(), value.items.end(), can_say);
+}
 
 std::vector<std::uint64_t> strides_of(const replica::ParameterSpec& spec) {
   std::vector<std::uint64_t> strides(spec.shape.size(), 1);
@@ -74,8 +123,14 @@ struct Numbers {
 
 class TorchState {
  public:
-  TorchState(const JobPlan& plan, const StateFacts& facts, StepNumber step, bool optimizer)
+  TorchState(const JobPlan& plan, const StateFacts& facts, const SideBlobs& side, StepNumber step, bool optimizer)
       : plan_(plan), facts_(facts), step_(step), optimizer_(optimizer), version_(version_of(plan.torch_version)) {
+    for (const auto& [name, bytes] : side) {
+      if (auto value = parse_side_value(bytes))
+        side_.emplace(name, std::move(*value));
+      else
+        left_out(name + ": " + value.error().what);
+    }
     // Before torch 1.12 the counter of Adam was a plain integer.
     counter_is_tensor_ = version_ == std::pair(0U, 0U) || version_ >= std::pair(1U, 12U);
     number_storages();
@@ -86,12 +141,16 @@ class TorchState {
     std::vector<std::uint64_t> bytes;
     bytes.reserve(storages_.size());
     for (const Storage& storage : storages_)
-      bytes.push_back(4 * (storage.scalar ? 1 : plan_.schema.parameters[storage.parameter].numel));
+      bytes.push_back(storage.from == Storage::From::kState    ? 4 * parameters()[storage.parameter].numel
+                      : storage.from == Storage::From::kScalar ? 4
+                                                               : storage.bytes.size());
     return write_torch_file(
         pickle, bytes,
         [&](std::size_t index, const replica::ByteSink& out) -> Status {
           const Storage& storage = storages_[index];
-          if (!storage.scalar) return tensors.write(storage.parameter, storage.kind, ElementOrder::kMemory, out);
+          if (storage.from == Storage::From::kSide) return out(storage.bytes);
+          if (storage.from == Storage::From::kState)
+            return tensors.write(storage.parameter, storage.kind, ElementOrder::kMemory, out);
           std::uint8_t value[sizeof(float)];
           std::memcpy(value, &storage.value, sizeof value);
           return out(value);
@@ -115,13 +174,13 @@ class TorchState {
     numbers_.resize(parameters().size());
     for (std::uint32_t p = 0; p < parameters().size(); ++p) {
       if (parameters()[p].alias_of) continue;
-      numbers_[p].value = add_storage({p, 0, false, 0});
+      numbers_[p].value = add_storage({Storage::From::kState, p, 0, 0, {}});
       if (!optimizer_) continue;
       for (std::size_t k = 0; k < plan_.schema.optimizer.kinds.size(); ++k)
         if ((facts_.parameters[p].present >> k & 1) != 0)
-          numbers_[p].kinds.push_back(add_storage({p, k + 1, false, 0}));
+          numbers_[p].kinds.push_back(add_storage({Storage::From::kState, p, k + 1, 0, {}}));
       if (has_counter(p) && counter_is_tensor_)
-        numbers_[p].counter = add_storage({p, 0, true, static_cast<float>(facts_.parameters[p].counter)});
+        numbers_[p].counter = add_storage(scalar(static_cast<float>(facts_.parameters[p].counter)));
     }
   }
 
@@ -137,6 +196,87 @@ class TorchState {
     describe_origin();
     pickle_.end_dict();
     return pickle_.finish();
+  }
+
+  void left_out(std::string name) {
+    if (left_out_.size() < kLeftOutMax) left_out_.push_back(std::move(name));
+  }
+
+  // can_say(value).
+  void say(const SideValue& value) {
+    using Kind = SideValue::Kind;
+    switch (value.kind) {
+      case Kind::kBool:
+        return pickle_.boolean(value.integer != 0);
+      case Kind::kInteger:
+        return pickle_.signed_integer(value.integer);
+      case Kind::kReal:
+        return pickle_.real(value.real);
+      case Kind::kText:
+        return pickle_.text(value.text());
+      case Kind::kTensor: {
+        const std::uint64_t numel = value.bytes.size() / torch_dtype_bytes(value.dtype);
+        const std::uint64_t storage = add_storage({Storage::From::kSide, 0, 0, 0, value.bytes});
+        return pickle_.tensor(
+            {storage, numel, value.shape, row_major_strides(value.shape), storage_class(value.dtype)});
+      }
+      case Kind::kDict:
+        pickle_.begin_dict();
+        for (const SideValue& item : value.items) say(item);
+        return pickle_.end_dict();
+      case Kind::kList:
+        pickle_.begin_list();
+        for (const SideValue& item : value.items) say(item);
+        return pickle_.end_list();
+      case Kind::kTuple:
+        pickle_.begin_tuple();
+        for (const SideValue& item : value.items) say(item);
+        return pickle_.end_tuple();
+      default:
+        return pickle_.none();
+    }
+  }
+
+  // Tensors that no gradient moves; only those that belong to the framework's own checkpoint.
+  void describe_fixed(std::string_view part) {
+    const auto found = side_.find(part);
+    if (found == side_.end()) return;
+    const std::vector<SideValue>& items = found->second.items;
+    for (std::size_t i = 0; found->second.kind == SideValue::Kind::kDict && i + 1 < items.size(); i += 2) {
+      const std::string name(items[i].text());
+      const auto& buffers = plan_.schema.buffers;
+      if (std::any_of(buffers.begin(), buffers.end(),
+                      [&](const replica::BufferSpec& buffer) { return buffer.name == name && !buffer.persistent; }))
+        continue;
+      if (items[i + 1].kind != SideValue::Kind::kTensor || !can_say(items[i + 1])) {
+        left_out(std::string(part) + "." + name);  // a large one that never changed is only its digest
+        continue;
+      }
+      pickle_.text(name);
+      say(items[i + 1]);
+    }
+  }
+
+  // The groups as the trainer has them after the step; null when they are not there or do not fit.
+  [[nodiscard]] const std::vector<SideValue>* groups_of_trainer() const {
+    const auto found = side_.find("optimizer");
+    const SideValue* const groups = found == side_.end() ? nullptr : found->second.find("groups");
+    if (groups == nullptr || groups->kind != SideValue::Kind::kList || groups->items.size() != facts_.groups.size())
+      return nullptr;
+    return &groups->items;
+  }
+
+  void describe_trainer_group(const SideValue& group, std::size_t index) {
+    for (std::size_t i = 0; i + 1 < group.items.size(); i += 2) {
+      const std::string name(group.items[i].text());
+      if (name.empty() || name == "params") continue;
+      if (!can_say(group.items[i + 1])) {
+        left_out("optimizer.groups." + std::to_string(index) + "." + name);
+        continue;
+      }
+      pickle_.text(name);
+      say(group.items[i + 1]);
+    }
   }
 
   void tensor_like(const replica::ParameterSpec& spec, std::uint64_t storage) {
@@ -157,6 +297,8 @@ class TorchState {
         tensor_like(spec, storage);
       }
     }
+    describe_fixed("buffers");
+    describe_fixed("frozen");
     pickle_.end_dict();
   }
 
@@ -175,9 +317,13 @@ class TorchState {
     pickle_.text("param_groups");
     pickle_.begin_list();
     std::uint32_t first = 0;
+    const std::vector<SideValue>* const trainer = groups_of_trainer();
     for (std::size_t g = 0; g < facts_.groups.size(); ++g) {
       pickle_.begin_dict();
-      describe_group(facts_.groups[g]);
+      if (trainer != nullptr && (*trainer)[g].kind == SideValue::Kind::kDict)
+        describe_trainer_group((*trainer)[g], g);
+      else
+        describe_group(facts_.groups[g]);
       pickle_.text("params");
       pickle_.begin_list();
       for (std::uint32_t i = 0; i < order.sizes[g]; ++i) pickle_.integer(first + i);
@@ -224,7 +370,7 @@ class TorchState {
   void describe_group(const replica::GroupHyper& group) {
     pickle_.text("lr");
     if (group.lr.f32_tensor)
-      scalar_tensor(add_storage({0, 0, true, static_cast<float>(group.lr.value)}));
+      scalar_tensor(add_storage(scalar(static_cast<float>(group.lr.value))));
     else
       pickle_.real(group.lr.value);
     if (plan_.schema.optimizer.type == replica::OptimizerClass::kSgd) {
@@ -268,6 +414,12 @@ class TorchState {
     pickle_.text(plan_.torch_version);
     pickle_.text("optimizer_class");
     pickle_.text(replica::optimizer_class_name(plan_.schema.optimizer.type));
+    pickle_.text("groups_of");
+    pickle_.text(groups_of_trainer() != nullptr ? "next step" : "step");
+    pickle_.text("left_out");
+    pickle_.begin_list();
+    for (const std::string& name : left_out_) pickle_.text(name);
+    pickle_.end_list();
     pickle_.end_dict();
   }
 
@@ -280,13 +432,15 @@ class TorchState {
   PickleWriter pickle_;
   std::vector<Storage> storages_;
   std::vector<Numbers> numbers_;
+  std::map<std::string, SideValue, std::less<>> side_;
+  std::vector<std::string> left_out_;
 };
 
 }  // namespace
 
-Status write_torch_state(StateTensors& tensors, const StateFacts& facts, bool optimizer,
+Status write_torch_state(StateTensors& tensors, const StateFacts& facts, const SideBlobs& side, bool optimizer,
                          const replica::ByteSink& sink) {
-  return TorchState(tensors.plan(), facts, tensors.step(), optimizer).write(tensors, sink);
+  return TorchState(tensors.plan(), facts, side, tensors.step(), optimizer).write(tensors, sink);
 }
 
 }  // namespace gradtap::recovery

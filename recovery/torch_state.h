@@ -5,13 +5,23 @@
 // behaviour: the error of the source or the sink.
 #pragma once
 
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
 #include "common/error.h"
 #include "recovery/state_tensors.h"
 #include "replica/safetensors.h"
 
 namespace gradtap::recovery {
 
-[[nodiscard]] Status write_torch_state(StateTensors& tensors, const StateFacts& facts, bool optimizer,
-                                       const replica::ByteSink& sink);
+// Rank 0's blobs by name ("optimizer", "buffers", "frozen"), as the trainer encoded them; may be empty. With them the
+// file has the groups as the *next* step uses them, and the tensors that no gradient moves. What cannot be taken over
+// is listed in the file, under gradtap.left_out.
+using SideBlobs = std::map<std::string, std::vector<std::uint8_t>, std::less<>>;
+
+[[nodiscard]] Status write_torch_state(StateTensors& tensors, const StateFacts& facts, const SideBlobs& side,
+                                       bool optimizer, const replica::ByteSink& sink);
 
 }  // namespace gradtap::recovery

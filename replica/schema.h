@@ -37,6 +37,7 @@ struct BufferSpec {
   std::vector<std::uint64_t> shape;
   std::string dtype;
   std::uint64_t numel = 0;
+  bool persistent = true;  // part of the framework's own checkpoint
 };
 
 // Per-element optimizer state. The order of enumerators is the order used by chunks and digests.

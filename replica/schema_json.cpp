@@ -176,6 +176,10 @@ Status parse_buffers(const Json& attach, const SchemaLimits& limits, Schema& sch
     buffer.dtype = std::move(dtype);
     GRADTAP_LET(numel, json_uint(object, "numel", where, kMaxElements));
     buffer.numel = numel;
+    if (object.contains("persistent")) {
+      GRADTAP_LET(persistent, json_bool(object, "persistent", where));
+      buffer.persistent = persistent;
+    }
     schema.buffers.push_back(std::move(buffer));
   }
   return {};

@@ -1,6 +1,6 @@
 """The canonical view of the job: trainable parameters in DDP's registration order, their names, order and group."""
 
-from . import hyper
+from . import fixed, hyper
 from .memory import memory_order
 
 
@@ -67,8 +67,9 @@ class Model:
                 for g in self.optimizer.param_groups]
 
     def describe_buffers(self):
+        persistent = {slot.name: slot.persistent for slot in fixed.buffer_slots(self.module)}
         return [{"name": n, "shape": list(b.shape), "dtype": str(b.dtype).replace("torch.", ""),
-                 "numel": b.numel()} for n, b in self.buffers]
+                 "numel": b.numel(), "persistent": persistent.get(n, True)} for n, b in self.buffers]
 
     def describe_optimizer(self):
         return {"class": self.class_name, "kinds": self.kinds, "groups": self.groups(),

@@ -3,11 +3,14 @@
     torch_check.py version           the torch version
     torch_check.py plain FILE        every value of the file as JSON, after checks of the container
     torch_check.py state FILE CASE   the file must be the state of the job in CASE (JSON) after its steps
+    torch_check.py encode FOLDER     side state as the trainer encodes it: optimizer, buffers, frozen
+    torch_check.py side FILE         the file must hold what `encode` wrote, and nothing that it cannot say
 
 Exit code 77: torch is not installed.
 """
 import io
 import json
+import os
 import pickle
 import struct
 import sys
@@ -204,9 +207,64 @@ def check_state(path, case):
     compare_optimizers(fresh.optimizer.state_dict(), truth.optimizer.state_dict())
 
 
+def side_groups():
+    """As AdamW has them before the next step, with what a scheduler and a user may have put there."""
+    groups = []
+    for lr in (0.125, 0.0625):
+        group = dict(torch.optim.AdamW([torch.zeros(1)], lr=lr).param_groups[0])
+        del group["params"]
+        group.update({"initial_lr": 0.5, "name": "\u00e9", "note": [1, -2, (True, None), {"k": 1 << 40}],
+                      "scale": torch.tensor(1.5)})
+        groups.append(group)
+    return groups
+
+
+def fixed_tensors():
+    return {"norm.running_mean": torch.tensor([[1.0, float("nan")], [-0.0, 3.5]]),
+            "norm.count": torch.tensor(1 << 40), "mask": torch.tensor([True, False]),
+            "half": torch.tensor([1.5, 2.5], dtype=torch.float16), "none": torch.zeros(0, 3, dtype=torch.float64)}
+
+
+def encode_side(folder):
+    sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "..", "trainer"))
+    from gradtap import codec
+    groups = side_groups()
+    for group in groups:
+        group["odd"] = {1, 2}
+    buffers = dict(fixed_tensors(), temp=torch.ones(2), large=("sha256", "float32", [9], "00" * 32))
+    for name, value in (("optimizer", {"groups": groups, "absent": b"\0\1"}), ("buffers", buffers),
+                        ("frozen", {"frozen.weight": torch.arange(6.0).reshape(2, 3)})):
+        with open(os.path.join(folder, name), "wb") as out:
+            out.write(codec.encode(value))
+
+
+def check_side(path):
+    state = torch.load(path)
+    groups = side_groups()
+    for mine, group in zip(state["optimizer"]["param_groups"], groups):
+        del mine["params"]
+        same(mine.pop("scale"), group.pop("scale"), "scale")
+        assert mine == group and list(mine) == list(group), (mine, group)
+    assert len(state["optimizer"]["param_groups"]) == 2
+    fixed = dict(fixed_tensors(), **{"frozen.weight": torch.arange(6.0).reshape(2, 3)})
+    for name, tensor in fixed.items():
+        mine = state["model"][name]
+        assert mine.dtype == tensor.dtype and mine.shape == tensor.shape and mine.stride() == tensor.stride(), name
+        assert mine.numpy().tobytes() == tensor.numpy().tobytes(), name
+    assert set(state["model"]) - set(fixed) == {"weight", "conv", "bias", "scalar", "tied"}, list(state["model"])
+    assert state["gradtap"]["groups_of"] == "next step"
+    assert sorted(state["gradtap"]["left_out"]) == ["buffers.large", "optimizer.groups.0.odd",
+                                                    "optimizer.groups.1.odd"], state["gradtap"]["left_out"]
+
+
 if __name__ == "__main__":
     if sys.argv[1] == "version":
         print(torch.__version__)
+    elif sys.argv[1] == "encode":
+        encode_side(sys.argv[2])
+    elif sys.argv[1] == "side":
+        check_side(sys.argv[2])
+        print("equal")
     elif sys.argv[1] == "plain":
         check_container(sys.argv[2])
         print(json.dumps(spelled(load_all_ways(sys.argv[2]))))

@@ -1,7 +1,10 @@
 #include "recovery/torch_state.h"
 
+#include <fstream>
+
 #include <doctest/doctest.h>
 
+#include "recovery/side_value.h"
 #include "recovery/state_reader.h"
 #include "recovery/store_source.h"
 #include "tests/unit/recovery/stored_job.h"
@@ -72,7 +75,9 @@ json case_of(const Case& c, const json& attach, const std::string& root) {
             {"step", c.hypers.size()},
             {"root", root},
             {"torch", test::torch_version()},
-            {"optimizer_class", c.optimizer}}}};
+            {"optimizer_class", c.optimizer},
+            {"groups_of", "step"},
+            {"left_out", json::array()}}}};
 }
 
 void check(const Case& c) {
@@ -167,6 +172,64 @@ TEST_CASE("without the optimizer there is the model only") {
          spell_adam,
          false};
   check(c);
+}
+
+TEST_CASE("with the side state: groups as the next step uses them, buffers and frozen parameters") {
+  if (test::torch_version().empty()) return;
+  Case c{"AdamW", kAdamKinds, {{{{"lr", 0.01}}, {{"lr", 0.01}}}}, spell_adam, true};
+  json body = attach_of(c);
+  body["buffers"] = {{{"name", "temp"}, {"shape", {2}}, {"dtype", "float32"}, {"numel", 2}, {"persistent", false}},
+                     {{"name", "mask"}, {"shape", {2}}, {"dtype", "bool"}, {"numel", 2}}};
+  StoredJob job(body, 65'536, recipe_here());
+  for (ShardId id = 0; id < 2; ++id) job.base(id);
+  const test::TorchAnswer encoded = test::ask_torch("encode " + job.dir.path);
+  REQUIRE_MESSAGE(encoded.status == 0, encoded.text);
+  StateChoice choice{true, StateFormat::kTorch, {}};
+  for (const char* const name : {"optimizer", "buffers", "frozen"}) {
+    std::ifstream in(job.dir.path + "/" + name, std::ios::binary);
+    choice.side[name] = {std::istreambuf_iterator<char>(in), {}};
+    REQUIRE(choice.side[name].size() > 4);
+  }
+  const auto write = [&](const std::string& path) {
+    auto source = std::make_shared<const StoreSource>(job.store, job.plan->job, job.plan->lineage);
+    const auto stream = prepare_state(std::move(source), job.plan, 0, choice);
+    REQUIRE(stream);
+    std::string out;
+    REQUIRE((*stream)([&](const char* data, std::size_t count) {
+      out.append(data, count);
+      return true;
+    }));
+    test::write_file(path, out);
+    return out;
+  };
+  write(job.dir.path + "/state.pt");
+  const test::TorchAnswer answer = test::ask_torch("side " + job.dir.path + "/state.pt");
+  CHECK_MESSAGE(answer.status == 0, answer.text);
+  // Bytes that are no such encoding cost only what they would have said.
+  choice.side["optimizer"][0] ^= 1;
+  CHECK(write(job.dir.path + "/state.pt").find("optimizer: not a value in GTS1") != std::string::npos);
+}
+
+TEST_CASE("a value of the side state is parsed whole or refused") {
+  const auto bytes = [](std::string_view text) {
+    return ByteSpan(reinterpret_cast<const std::uint8_t*>(text.data()), text.size());
+  };
+  using namespace std::string_view_literals;
+  const auto parsed =
+      parse_side_value(bytes("GTS1m\2\0\0\0\0\0\0\0s\1\0\0\0\0\0\0\0aT"
+                             "s\1\0\0\0\0\0\0\0bi\xff\xff\xff\xff\xff\xff\xff\xff"sv));
+  REQUIRE(parsed);
+  CHECK(parsed->find("a")->integer == 1);
+  CHECK(parsed->find("b")->integer == -1);
+  CHECK(parsed->find("c") == nullptr);
+  for (const std::string_view wrong :
+       {""sv, "GTS1"sv, "GTS2N"sv, "GTS1NN"sv, "GTS1?"sv, "GTS1i\0\0"sv, "GTS1s\xff\xff\xff\xff\xff\xff\xff\xff"sv,
+        "GTS1l\2\0\0\0\0\0\0\0N"sv, "GTS1m\1\0\0\0\0\0\0\0N"sv,
+        "GTS1x\7\0\0\0\0\0\0\0float32\1\2\0\0\0\0\0\0\0\0\0\0\0"sv, "GTS1x\1\0\0\0\0\0\0\0f\0"sv})
+    CHECK_FALSE(parse_side_value(bytes(wrong)));
+  std::string deep = "GTS1";
+  for (int i = 0; i < 1000; ++i) deep += "l\1\0\0\0\0\0\0\0"sv;
+  CHECK_FALSE(parse_side_value(bytes(deep + "N")));
 }
 
 }  // namespace gradtap::recovery
