@@ -133,6 +133,12 @@ void own_status(AdminPointer self, Answer answer) {
         {"node", s.options.node}, {"uptime_s", (s.options.clock->monotonic_ns() - s.started_ns) / 1'000'000'000},
         {"tap", s.options.tap},   {"jobs", json::array({coordinator})},
         {"actors", actors},       {"absent", all.absent}};
+    body["warnings"] = s.options.warnings;
+    if (membership.is_object() && s.options.metrics != nullptr) {
+      json link = json::object();
+      for (const MetricValue& metric : s.options.metrics->snapshot()) link[metric.name] = metric.value;
+      body["link"] = std::move(link);
+    }
     if (membership.is_object())
       for (const char* key : {"members", "home", "security", "replicas"}) body[key] = membership.value(key, json());
     answer(std::move(body));

@@ -6,10 +6,12 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "actors/cluster_state.h"
 #include "actors/interfaces.h"
 #include "common/clock.h"
+#include "common/metrics.h"
 
 namespace gradtap::actors {
 
@@ -19,6 +21,8 @@ struct AdminOptions {
   std::string tap;  // description of the port
   std::shared_ptr<const Clock> clock;
   std::shared_ptr<const ClusterState> cluster;
+  std::vector<std::string> warnings;         // what the operator accepted and should not forget
+  const MetricsRegistry* metrics = nullptr;  // of the node link; may be null
 };
 
 [[nodiscard]] AdminActor spawn_admin(caf::actor_system& system, AdminOptions options);

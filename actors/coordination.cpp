@@ -315,10 +315,11 @@ void Coordination::on_published(StepNumber step, std::vector<Gap> gaps) {
 
 void Coordination::tick() {
   const std::uint64_t now = clock_.monotonic_ns();
-  if (durable() >= verified())
+  if (durable() >= verified() || durable() > durable_seen_) {
+    durable_seen_ = durable();
     durable_behind_since_ns_ = 0;
-  else if (durable_behind_since_ns_ == 0)
-    durable_behind_since_ns_ = now;
+  }
+  if (durable() < verified() && durable_behind_since_ns_ == 0) durable_behind_since_ns_ = now;
   advance();
   if (attempt_.phase != Phase::kWatching) return;
   fetch_if_due();

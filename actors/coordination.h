@@ -239,7 +239,8 @@ class Coordination {
   std::uint64_t last_message_ns_ = 0;
   StepNumber awaited_step_ = 0;  // its message is missing while later ones are there
   std::uint64_t awaited_since_ns_ = 0;
-  std::uint64_t durable_behind_since_ns_ = 0;
+  StepNumber durable_seen_ = 0;                // when durable last moved, it was this
+  std::uint64_t durable_behind_since_ns_ = 0;  // and has stood behind verified since then
   std::uint64_t layout_asked_ns_ = 0;
   std::uint64_t last_ops_ns_ = 0;                   // when an assembler last had news
   std::map<StepNumber, std::uint64_t> message_ns_;  // when the newest messages came

@@ -43,6 +43,7 @@ std::vector<Gap> Coordination::local_gaps() const {
       gaps.push_back({GapReason::kInFlight, applied_here_ + 1, "the step's bytes are being assembled", {}});
   }
   if (store_gap_) gaps.push_back(*store_gap_);
+  for (const Gap& gap : publish_gaps_) gaps.push_back(gap);
   return gaps;
 }
 
@@ -82,7 +83,18 @@ std::vector<Gap> Coordination::gaps() const {
   if (!config_.points_configured && durable() > 0)
     gaps.push_back(
         {GapReason::kPublishInterval, 0, "no recovery points are configured on this node", "set objects.directory"});
-  for (const Gap& gap : publish_gaps_) gaps.push_back(gap);
+  const bool said = std::any_of(gaps.begin(), gaps.end(),
+                                [](const Gap& gap) { return gap_reason_stage(gap.reason) == GapStage::kPublish; });
+  if (config_.points_configured && !said && durable() > published_) {
+    const std::uint64_t interval = std::max<std::uint64_t>(1, config_.publish_interval_steps);
+    const StepNumber due = published_ - published_ % interval + interval;
+    if (due <= durable())
+      gaps.push_back(
+          {GapReason::kUploadLag, due, fmt::format("the recovery point of step {} is being written", due), {}});
+    else
+      gaps.push_back(
+          {GapReason::kPublishInterval, due, fmt::format("the next recovery point is that of step {}", due), {}});
+  }
   return gaps;
 }
 

@@ -67,6 +67,8 @@ Status Node::Impl::start() {
                 fmt::format("{}", fmt::join(job.endpoints, ",")), "use another data_dir for another set of ranks");
   GRADTAP_TRY(open_port());
   plan_coverage();
+  if (!cluster->alone())
+    warnings.emplace_back("security is none: whoever can send from a member's address can read and change everything");
   retention = std::make_shared<TapRetention>(config.assembly.retain_bytes, 2);
 
   directory = std::make_shared<dataplane::FlowDirectory>(static_cast<std::uint32_t>(config.limits.flows_max));
@@ -153,7 +155,8 @@ Status Node::Impl::start_actors() {
   next->keeper = spawn_keeper(*system, std::move(keeping));
   watch_typed(next->keeper, "keeper");
   GRADTAP_TRY(start_tap_actors(*next));
-  AdminOptions administration{config.node.name, job.name, port ? port->describe() : "none", clock, cluster};
+  AdminOptions administration{config.node.name, job.name, port ? port->describe() : "none", clock, cluster,
+                              warnings,         &metrics};
   next->admin = spawn_admin(*system, std::move(administration));
   watch_typed(next->admin, "admin");
 

@@ -114,7 +114,6 @@ void Node::Impl::plan_coverage() {
 
 Status Node::Impl::open_link() {
   if (cluster->alone()) return {};
-  warnings.emplace_back("security is none: whoever can send from a member's address can read and change everything");
   auto options = link::link_options(config, cluster->config());
   if (!options) return std::unexpected(options.error());
   BulkServiceOptions service;

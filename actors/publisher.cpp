@@ -356,6 +356,7 @@ bool look(PublisherPointer self) {
   PublisherState& state = self->state;
   if (!state.wiring || !state.wiring->coordinator || !state.wiring->plan || !state.options.cluster->is_home()) {
     state.listed = false;  // whoever is home meanwhile publishes
+    if (!state.told.empty()) tell(self, {});
     return false;
   }
   if (state.options.clock->monotonic_ns() < state.not_before_ns) return false;
@@ -399,6 +400,10 @@ bool look(PublisherPointer self) {
   auto point = publish(self, *view, *side);
   if (!point) {
     failed(self, step, point.error());
+    if (point.error().code == ErrorCode::kStoreFull) {  // what is not needed any more makes room for the next try
+      state.retained_ns = 0;
+      retain(self);
+    }
     return false;
   }
   state.retry_ms = 0;

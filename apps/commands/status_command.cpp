@@ -38,8 +38,18 @@ void print_job(const nlohmann::json& job) {
     if (const auto action = text(gap, "action"); !action.empty()) fmt::print(" -> {}", action);
     fmt::print("\n");
   }
-  for (const auto& warning : job.value("warnings", nlohmann::json::array()))
-    if (warning.is_string()) fmt::print("  warning: {}\n", warning.get<std::string>());
+}
+
+void print_members(const nlohmann::json& status) {
+  const auto members = status.find("members");
+  if (members == status.end() || !members->is_array()) return;
+  const std::string home = text(status, "home");
+  for (const auto& member : *members) {
+    if (!member.is_object()) continue;
+    const std::string name = text(member, "name");
+    fmt::print("  {:<12} {:<8} {:<12} {}{}\n", name, text(member, "state"), text(member, "domain"),
+               text(member, "http"), name == home ? "  home of the job" : "");
+  }
 }
 
 int print_once(const Common& common) {
@@ -51,6 +61,11 @@ int print_once(const Common& common) {
     return 0;
   }
   fmt::print("node {}  up {} s  tap {}\n", text(*answer, "node"), number(*answer, "uptime_s"), text(*answer, "tap"));
+  print_members(*answer);
+  for (const auto& warning : answer->value("warnings", nlohmann::json::array()))
+    if (warning.is_string()) fmt::print("  warning: {}\n", warning.get<std::string>());
+  for (const auto& absent : answer->value("absent", nlohmann::json::array()))
+    fmt::print("  absent: {}\n", absent.dump());
   for (const auto& job : answer->value("jobs", nlohmann::json::array()))
     if (job.is_object() && (common.job.empty() || text(job, "job") == common.job)) print_job(job);
   return 0;
@@ -78,12 +93,12 @@ int shards(const Common& common) {
     fmt::print("{}\n", answer->dump(1));
     return 0;
   }
-  fmt::print("{:>6} {:>10} {:>9} {:>9} {:>9} {:>9} {:<9} {}\n", "shard", "elements", "version", "durable", "full",
-             "log_from", "state", "digest");
+  fmt::print("{:>6} {:<12} {:>10} {:>9} {:>9} {:>9} {:>9} {:<9} {}\n", "shard", "node", "elements", "version",
+             "durable", "full", "log_from", "state", "digest");
   for (const auto& shard : answer->value("shards", nlohmann::json::array()))
-    fmt::print("{:>6} {:>10} {:>9} {:>9} {:>9} {:>9} {:<9} {}\n", number(shard, "shard"), number(shard, "elements"),
-               number(shard, "version"), number(shard, "durable"), number(shard, "full"), number(shard, "log_from"),
-               text(shard, "state"), text(shard, "digest").substr(0, 16));
+    fmt::print("{:>6} {:<12} {:>10} {:>9} {:>9} {:>9} {:>9} {:<9} {}\n", number(shard, "shard"), text(shard, "node"),
+               number(shard, "elements"), number(shard, "version"), number(shard, "durable"), number(shard, "full"),
+               number(shard, "log_from"), text(shard, "state"), text(shard, "digest").substr(0, 16));
   for (const auto& absent : answer->value("absent", nlohmann::json::array())) fmt::print("absent: {}\n", absent.dump());
   return 0;
 }
