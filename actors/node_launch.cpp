@@ -95,7 +95,6 @@ CoordinatorActor Node::Impl::launch(const JobPlanPtr& plan, std::vector<std::sha
   options.events = events;
   options.cluster = cluster;
   options.retention = retention;
-  options.warnings = warnings;
   if (plan->recorded_probe)
     options.warnings.emplace_back(
         "the recipe was found on a recorded probe: the trainer's own arithmetic was not tried");

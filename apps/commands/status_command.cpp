@@ -38,6 +38,8 @@ void print_job(const nlohmann::json& job) {
     if (const auto action = text(gap, "action"); !action.empty()) fmt::print(" -> {}", action);
     fmt::print("\n");
   }
+  for (const auto& warning : job.value("warnings", nlohmann::json::array()))
+    if (warning.is_string()) fmt::print("  warning: {}\n", warning.get<std::string>());
 }
 
 void print_members(const nlohmann::json& status) {
