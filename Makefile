@@ -6,9 +6,9 @@ BUILD := build
 
 help:
 	@echo "make build     the programs, into $(BUILD)/bin (installs missing Debian packages first, see setup.sh)"
-	@echo "make demo      four ranks train, the replica follows and is compared bit for bit (under 3 minutes)"
+	@echo "make demo      three nodes follow four ranks; a node, then all ranks are killed; the end is compared (under 4 minutes)"
 	@echo "make test      unit, property, floor, trainer and short live tests (at most 15 minutes on 2 cores)"
-	@echo "make test-all  make test, and the long live tests: the whole matrix, loss, kills, hardships"
+	@echo "make test-all  make test, and the long live tests: the whole matrix, loss, kills, damage, faults, a soak"
 	@echo "make bench     the benchmarks"
 	@echo "make check     format, Python 3.9 syntax, self-contained headers, static analysis, sanitizers, fuzzing"
 	@echo "make clean     removes what was built"

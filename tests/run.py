@@ -39,18 +39,24 @@ def suites(everything):
         found.append(("trainer", ["sh", "-c", "echo no *_test.py in tests/unit/trainer; exit 1"], 5))
     found.append(("harness", python("tests", "system", "harness_test.py"), 60))
     found.append(("rig", python("tests", "system", "rig_test.py"), 120))
-    found += [("system/" + n, python("tests", "system", n + ".py"), limit) for n, limit in short_system()]
-    if everything:
-        found += [("system/" + n, python("tests", "system", n + ".py"), limit) for n, limit in long_system()]
+    for name, arguments, limit in short_system() + (long_system() if everything else []):
+        title = "system/" + "-".join([name] + arguments)
+        found.append((title, python("tests", "system", name + ".py") + arguments, limit))
     return found
 
 
 def short_system():
-    return [("live_short", 300), ("capture_replay", 300)]
+    """(program, arguments, limit in seconds)"""
+    return [("live_short", [], 300), ("capture_replay", [], 300), ("cluster_short", [], 240),
+            ("restart", ["short"], 240), ("points_every_step", ["short"], 240), ("cluster_kill", ["short"], 240),
+            ("trainer_kill", ["short"], 300), ("point_damage", ["short"], 240), ("publish_faults", ["short"], 240)]
 
 
 def long_system():
-    return [("live_matrix", 5400), ("mirror_loss", 1200), ("node_kill", 3600), ("client_hardship", 1200)]
+    return [("live_matrix", [], 5400), ("mirror_loss", [], 1200), ("node_kill", [], 3600), ("client_hardship", [], 1200),
+            ("restart", ["long"], 3600), ("points_every_step", ["long"], 1800), ("cluster_kill", ["long"], 7200),
+            ("trainer_kill", ["long"], 3600), ("point_damage", ["long"], 3600), ("publish_faults", ["long"], 2400),
+            ("soak", [], 2400)]
 
 
 def run(command, limit, log):

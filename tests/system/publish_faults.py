@@ -43,7 +43,7 @@ def fill(path):
     with open(filler, "wb", buffering=0) as f:
         with contextlib.suppress(OSError):
             while True:
-                f.write(bytes(1 << 16))
+                f.write(bytes(1 << 20))
         with contextlib.suppress(OSError):
             while True:
                 f.write(bytes(512))
@@ -82,7 +82,7 @@ def recovers(cluster, job, watch, steps):
 
 def no_space(name, steps=90):
     begun = time.monotonic()
-    with harness.case_folder(name) as folder, small_file_system(folder, 64) as store, rig.Rig(ranks=RANKS) as r:
+    with harness.case_folder(name) as folder, small_file_system(folder, 400) as store, rig.Rig(ranks=RANKS) as r:
         cluster = Cluster(r, folder, objects=os.path.join(store, "points"), points_kept=4).start()
         job = harness.Job(r, folder, small(steps, "--step-sleep", SLEEP), attach=cluster.endpoints()).start()
         with PublishWatch(cluster) as watch:

@@ -61,7 +61,7 @@ def real_root():
         return False
 
 
-LIMITED_LINK_MBIT = 80  # of each rank, where RLIMIT_MEMLOCK keeps the capture rings small
+LIMITED_LINK_MBIT = 80  # of each rank, where RLIMIT_MEMLOCK keeps the capture rings small; nodes share the limit
 
 
 def memlock_bytes():
@@ -207,7 +207,7 @@ class Rig:
             if memlock_bytes() is not None:
                 # Rings of a few MiB hold some milliseconds of what these links can carry: slower links instead.
                 self.run(self.rank(i), "tc", "qdisc", "add", "dev", "eth0", "root", "tbf", "rate",
-                         "%dmbit" % LIMITED_LINK_MBIT, "burst", "32kb", "latency", "200ms")
+                         "%dmbit" % (LIMITED_LINK_MBIT // self.nodes), "burst", "32kb", "latency", "200ms")
         if self.mirror != "none":
             who, direction = self.mirror.split(":")
             ports = range(self.ranks) if who == "all" else [int(x) for x in who.split(",")]
