@@ -4,9 +4,10 @@
 #include <set>
 #include <utility>
 
-#include <caf/io/all.hpp>
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
+
+#include "actors/middleman.h"
 
 namespace gradtap::actors {
 
@@ -121,15 +122,16 @@ void greet(MembershipPointer self, MemberIndex member) {
           [](const caf::error&) {});  // silence counts by heard_ns
 }
 
-void connect(MembershipPointer self, MemberIndex member) {
+// Of two members the first in file order dials; the other one dials back when it is `called`. When both dial at the
+// same moment, each middleman closes the other's connection as one too many, and both are lost.
+void connect(MembershipPointer self, MemberIndex member, bool called = false) {
   MembershipState& state = self->state;
   Member& entry = state.members[member];
   entry.retry_scheduled = false;
   if (entry.connecting || entry.peer || member == state.options.cluster->self()) return;
+  if (member < state.options.cluster->self() && !called) return;
   entry.connecting = true;
-  // Never remote_actor() in an actor: it blocks a worker.
-  self->request(self->system().middleman().actor_handle(), kConnectDeadline, caf::connect_atom_v,
-                std::string("127.0.0.1"), state.options.control_ports[member])
+  dial_peer(self, state.options.control_ports[member], kConnectDeadline)
       .then(
           [self, member](const caf::node_id&, const caf::strong_actor_ptr& actor, const std::set<std::string>& types) {
             Member& found = self->state.members[member];
@@ -289,7 +291,7 @@ MembershipActor::behavior_type membership(MembershipPointer self, const Membersh
         if (!member || *member == self->state.options.cluster->self()) return;
         if (self->state.members[*member].peer) return heard(self, *member, text);
         self->state.members[*member].pause_ms = kPauseMsMin;
-        connect(self, *member);
+        connect(self, *member, true);
       },
       [self](report_atom, const std::string& text) {
         for (const Member& member : self->state.members)

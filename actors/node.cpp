@@ -4,7 +4,6 @@
 #include <utility>
 #include <vector>
 
-#include <caf/io/all.hpp>
 #include <fmt/format.h>
 
 #include "actors/admin.h"
@@ -14,6 +13,7 @@
 #include "actors/ingress.h"
 #include "actors/keeper.h"
 #include "actors/membership.h"
+#include "actors/middleman.h"
 #include "actors/node_impl.h"
 #include "actors/point_answers.h"
 #include "actors/publisher.h"
@@ -44,10 +44,8 @@ std::unique_ptr<caf::actor_system_config> actor_config(const ClusterState& clust
   config->add_message_types<caf::id_block::gradtap>();
   if (cluster.alone()) return config;
   // Both sides watch the connection; what is silent for down_after_ms is gone (PROTOCOLS 1, M11).
-  config->load<caf::io::middleman>();
-  config->set("middleman.heartbeat-interval", caf::timespan(std::chrono::milliseconds(cluster.config().heartbeat_ms)));
-  config->set("middleman.connection-timeout", caf::timespan(std::chrono::milliseconds(cluster.config().down_after_ms)));
-  config->set("middleman.app-identifiers", std::vector<std::string>{"gradtap-1"});
+  configure_middleman(*config, std::chrono::milliseconds(cluster.config().heartbeat_ms),
+                      std::chrono::milliseconds(cluster.config().down_after_ms));
   return config;
 }
 
@@ -231,10 +229,8 @@ Status Node::Impl::start_actors() {
   GRADTAP_TRY(open_link());
   if (node_link) {
     start_peers(*next);
-    const auto published = system->middleman().publish(peer, 0, "127.0.0.1", true);
-    if (!published)
-      return fail(ErrorCode::kPeerUnreachable, "the middleman cannot listen on loopback", "127.0.0.1", {},
-                  system->render(published.error()));
+    const auto published = publish_on_loopback(*system, peer);
+    if (!published) return std::unexpected(published.error());
     node_link->set_control_target(*published);
   } else {
     cluster->set_ready(cluster->self(), true);
