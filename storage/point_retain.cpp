@@ -72,8 +72,7 @@ Status PointRetention::delete_points(const PointListing& listing, const std::vec
     bool fork_point = false;
     for (const PointEntry& point : listing.points) {  // newest first
       if (point.lineage != reach.lineage || !point.valid) continue;
-      if (++valid <= keep) kept.emplace(point.lineage, point.step);
-      if (valid == keep) windows.at(reach.lineage).cut = point.step;
+      if (++valid == keep) windows.at(reach.lineage).cut = point.step;
       if (!fork_point && point.step <= reach.up_to) {
         fork_point = true;
         kept.emplace(point.lineage, point.step);

@@ -105,7 +105,14 @@ struct History {
       base[shard] = std::max<StepNumber>((step + shard) / 4 * 4, shard) - shard;
       if (const StepNumber fork = model.parent[lineage].second; base[shard] < fork) base[shard] = fork;
     }
-    if (random.below(4) == 0) maker.record(lineage, step, base);  // another publisher's uploads become orphans
+    // Another publisher's uploads for this step, of which nothing is to come, or its record is: nobody can tell.
+    if (random.below(4) == 0) {
+      maker.record(lineage, step, base);
+      const auto shard = static_cast<ShardId>(random.below(maker.shards));
+      maker.object(full_key(maker.job, lineage, shard, base[shard], maker.uid()), {1});
+      for (StepNumber at = base[shard] + 1; at <= step; ++at)
+        maker.object(log_key(maker.job, lineage, shard, at, maker.uid()), {2});
+    }
     const StoredPoint point = maker.publish(lineage, step, base);
     Model::Point& known = model.points[{lineage, step}];
     for (const PointObject& object : objects_of(point.record)) known.needs.insert(object.ref->key);
@@ -155,6 +162,20 @@ struct History {
         publish(newest);
     }
     for (auto& [lease, name] : leases) require_ok(lease.renew());
+  }
+
+  // Objects at or above this step may belong to a point that is not created yet.
+  StepNumber horizon(const ObjectKey& key, std::map<LineageId, StepNumber>& cut) const {
+    if (key.kind == KeyKind::kSide) return cut[key.lineage];
+    StepNumber lowest = ~StepNumber{0};
+    for (const auto& [name, known] : model.points) {
+      if (name.first != key.lineage || name.second < cut[name.first] ||
+          !store.objects.contains(point_key(maker.job, name.first, name.second)))
+        continue;
+      for (const auto& [shard, base] : known.base)
+        if (key.kind == KeyKind::kStep || shard == key.shard) lowest = std::min(lowest, base);
+    }
+    return lowest == ~StepNumber{0} ? 0 : lowest;
   }
 
   void retain() {
@@ -211,6 +232,7 @@ struct History {
       REQUIRE(parsed->kind != KeyKind::kMeta);
       REQUIRE(parsed->kind != KeyKind::kLineage);
       if (point || parsed->kind == KeyKind::kLease) continue;
+      REQUIRE_MESSAGE(parsed->step < horizon(*parsed, cut), key);
       // No record that is left needs it, damaged points included.
       for (const auto& [name, known] : model.points)
         if (store.objects.contains(point_key(maker.job, name.first, name.second)))
@@ -228,17 +250,10 @@ struct History {
       if (!parsed || parsed->job != maker.job || !cut.contains(parsed->lineage)) continue;
       if (parsed->kind != KeyKind::kFull && parsed->kind != KeyKind::kLog && parsed->kind != KeyKind::kSide) continue;
       bool needed = false;
-      StepNumber below = ~StepNumber{0};
-      bool window = false;
-      for (const auto& [name, known] : model.points) {
-        if (!store.objects.contains(point_key(maker.job, name.first, name.second))) continue;
-        needed = needed || known.needs.contains(key);
-        if (name.first != parsed->lineage || name.second < cut[name.first]) continue;
-        window = true;
-        if (parsed->kind != KeyKind::kSide) below = std::min(below, known.base.at(parsed->shard));
-      }
-      if (parsed->kind == KeyKind::kSide) below = cut[parsed->lineage];
-      if (window && !needed) REQUIRE_MESSAGE(parsed->step >= below, key);
+      for (const auto& [name, known] : model.points)
+        needed = needed ||
+                 (store.objects.contains(point_key(maker.job, name.first, name.second)) && known.needs.contains(key));
+      if (!needed) REQUIRE_MESSAGE(parsed->step >= horizon(*parsed, cut), key);
     }
   }
 };
