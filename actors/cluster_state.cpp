@@ -5,7 +5,11 @@
 namespace gradtap::actors {
 
 ClusterState::ClusterState(ClusterConfig config, MemberIndex self)
-    : config_(std::move(config)), self_(self), live_(config_.members.size(), false), ready_(live_.size(), false) {
+    : config_(std::move(config)),
+      self_(self),
+      live_(config_.members.size(), false),
+      ready_(live_.size(), false),
+      stores_(live_.size()) {
   live_[self_] = true;
 }
 
@@ -28,6 +32,16 @@ void ClusterState::set_live(MemberIndex member, bool live) {
 void ClusterState::set_ready(MemberIndex member, bool ready) {
   const std::lock_guard lock(mutex_);
   ready_[member] = ready;
+}
+
+void ClusterState::set_store(MemberIndex member, storage::StoreHello hello) {
+  const std::lock_guard lock(mutex_);
+  stores_[member] = std::move(hello);
+}
+
+storage::StoreHello ClusterState::store(MemberIndex member) const {
+  const std::lock_guard lock(mutex_);
+  return stores_[member];
 }
 
 bool ClusterState::live(MemberIndex member) const {

@@ -14,6 +14,7 @@
 
 #include "actors/placement.h"
 #include "common/cluster_config.h"
+#include "storage/store_identity.h"
 
 namespace gradtap::actors {
 
@@ -30,6 +31,9 @@ class ClusterState {
 
   void set_live(MemberIndex member, bool live);
   void set_ready(MemberIndex member, bool ready);
+  void set_store(MemberIndex member, storage::StoreHello hello);
+  // What the member says of the object store; empty texts while it has not said it.
+  [[nodiscard]] storage::StoreHello store(MemberIndex member) const;
   [[nodiscard]] bool live(MemberIndex member) const;
   [[nodiscard]] bool ready(MemberIndex member) const;
   [[nodiscard]] std::vector<MemberIndex> live_peers() const;
@@ -43,6 +47,7 @@ class ClusterState {
   mutable std::mutex mutex_;
   std::vector<bool> live_;
   std::vector<bool> ready_;
+  std::vector<storage::StoreHello> stores_;
 };
 
 }  // namespace gradtap::actors

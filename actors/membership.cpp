@@ -104,6 +104,7 @@ void heard(MembershipPointer self, MemberIndex member, const std::string& text) 
   }
   entry.hello = std::move(*hello);
   entry.heard_ns = state.options.clock->monotonic_ns();
+  state.options.cluster->set_store(member, {entry.hello.store_id, entry.hello.presence_key});
   tell_live(self, member, true);
   if (state.options.cluster->ready(member) != entry.hello.ready) {
     state.options.cluster->set_ready(member, entry.hello.ready);

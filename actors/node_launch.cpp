@@ -170,6 +170,9 @@ std::string Node::Impl::own_hello() const {
   hello.ready = cluster->ready(cluster->self());
   const WiringPtr now = current_wiring();
   hello.lineage = now->plan ? now->plan->lineage : 0;
+  const storage::StoreHello seen = cluster->store(cluster->self());
+  hello.store_id = seen.store_id;
+  hello.presence_key = seen.presence_key;
   return encode_hello(hello);
 }
 

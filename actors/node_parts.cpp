@@ -48,8 +48,9 @@ Status Node::Impl::open_objects() {
   objects = std::move(*opened);
   const auto stray = objects->remove_stray();
   if (!stray) return std::unexpected(stray.error());
-  const auto hello = storage::announce_store(*objects, config.node.name, *random);
+  auto hello = storage::announce_store(*objects, config.node.name, *random);
   if (!hello) return std::unexpected(hello.error());
+  cluster->set_store(cluster->self(), std::move(*hello));
   return {};
 }
 

@@ -36,7 +36,8 @@ std::unexpected<Error> malformed(const char* where, const char* expected) {
 }  // namespace
 
 std::string encode_hello(const PeerHello& hello) {
-  return json{{"node", hello.node}, {"cluster", hello.cluster}, {"ready", hello.ready}, {"lineage", hello.lineage}}
+  return json{{"node", hello.node},       {"cluster", hello.cluster},   {"ready", hello.ready},
+              {"lineage", hello.lineage}, {"store_id", hello.store_id}, {"presence_key", hello.presence_key}}
       .dump();
 }
 
@@ -47,12 +48,17 @@ Result<PeerHello> decode_hello(std::string_view text) {
   GRADTAP_LET(node, json_text(body, "node", where));
   GRADTAP_LET(cluster, json_text(body, "cluster", where));
   GRADTAP_LET(lineage, json_uint(body, "lineage", where, kU32Max));
-  if (node.size() > 256 || cluster.size() > 64) return malformed(where, "short names");
+  GRADTAP_LET(store_id, json_text(body, "store_id", where));
+  GRADTAP_LET(presence_key, json_text(body, "presence_key", where));
+  if (node.size() > 256 || cluster.size() > 64 || store_id.size() > 64 || presence_key.size() > 1024)
+    return malformed(where, "short names");
   if (!body.contains("ready") || !body["ready"].is_boolean()) return malformed(where, "ready: true or false");
   hello.node = node;
   hello.cluster = cluster;
   hello.ready = body["ready"].get<bool>();
   hello.lineage = static_cast<LineageId>(lineage);
+  hello.store_id = store_id;
+  hello.presence_key = presence_key;
   return hello;
 }
 

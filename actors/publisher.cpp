@@ -39,8 +39,9 @@ struct PublisherState {
   std::optional<schema::ObjectRef> meta;
   std::optional<schema::LineageClaim> claim;
   bool conflict = false;
-  StepNumber given_up = 0;  // steps up to this one can never be published (a blob was dropped)
-  std::vector<Gap> told;    // gaps that the coordinator was last told
+  std::map<MemberIndex, std::string> seen_peers;  // presence files of peers that were found in the store
+  StepNumber given_up = 0;                        // steps up to this one can never be published (a blob was dropped)
+  std::vector<Gap> told;                          // gaps that the coordinator was last told
   StepNumber told_step = 0;
   bool told_any = false;
   std::uint64_t retry_ms = 0;
@@ -351,6 +352,18 @@ void retain(PublisherPointer self) {
   state.objects_deleted += report->objects_deleted;
 }
 
+// Every live peer must see the same store: two directories of one name would each hold half of every point.
+Status store_is_shared(PublisherState& state) {
+  const ClusterState& cluster = *state.options.cluster;
+  for (const MemberIndex peer : cluster.live_peers()) {
+    const storage::StoreHello theirs = cluster.store(peer);
+    if (theirs.presence_key.empty() || state.seen_peers[peer] == theirs.presence_key) continue;
+    GRADTAP_TRY(storage::sees_peer(*state.options.objects, cluster.store(cluster.self()), cluster.name(peer), theirs));
+    state.seen_peers[peer] = theirs.presence_key;
+  }
+  return {};
+}
+
 // One step, if one is due. True: there may be another one.
 bool look(PublisherPointer self) {
   PublisherState& state = self->state;
@@ -381,6 +394,10 @@ bool look(PublisherPointer self) {
     return false;
   }
   const StepNumber step = *view->due;
+  if (const Status shared = store_is_shared(state); !shared) {
+    failed(self, step, shared.error());
+    return false;
+  }
   const auto side = read_side_state(*state.options.store, plan, step);
   if (!side) {
     if (side.error().code != ErrorCode::kSideStateMissing) {
