@@ -19,7 +19,8 @@ pkg_check_modules(HTTPLIB REQUIRED IMPORTED_TARGET cpp-httplib)
 find_path(ASIO_INCLUDE asio.hpp REQUIRED)
 add_library(Asio::asio INTERFACE IMPORTED GLOBAL)
 target_include_directories(Asio::asio INTERFACE ${ASIO_INCLUDE})
-target_compile_definitions(Asio::asio INTERFACE ASIO_STANDALONE ASIO_NO_DEPRECATED ASIO_SEPARATE_COMPILATION)
+target_compile_definitions(Asio::asio INTERFACE ASIO_STANDALONE ASIO_NO_DEPRECATED
+                           ASIO_SEPARATE_COMPILATION ASIO_DISABLE_STD_ALIGNED_ALLOC)
 target_link_libraries(Asio::asio INTERFACE Threads::Threads)
 
 find_program(CCACHE ccache)

@@ -24,8 +24,6 @@ enum class BulkKind : std::uint16_t {
   kSideScan = 3,     // stored side entries
   kSidePut = 4,      // side entries for the peer to store
   kHttp = 5,         // a request of the side channel, for the home
-  kPublish = 6,      // upload the objects of a shard
-  kDigest = 7,       // digest of a shard at a step
 };
 
 struct BulkRequest {
