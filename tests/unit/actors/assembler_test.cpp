@@ -36,7 +36,7 @@ struct AssemblerRig {
     auto wiring = std::make_shared<Wiring>();
     wiring->ingress = {ingress.as<IngressActor>()};
     if (with_coordinator) wiring->coordinator = coordinator.as<CoordinatorActor>();
-    wiring->owners = {owner0.as<OwnerActor>(), owner1.as<OwnerActor>()};
+    wiring->owner_of = {owner0.as<OwnerActor>(), owner1.as<OwnerActor>()};
     ingress.self->send(assembler, wire_atom_v, WiringPtr(wiring));
   }
   // Lends everything of one edge in bursts; each must come home.

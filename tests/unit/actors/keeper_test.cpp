@@ -1,5 +1,6 @@
 #include "actors/keeper.h"
 
+#include <algorithm>
 #include <filesystem>
 
 #include <doctest/doctest.h>
@@ -20,16 +21,25 @@ struct KeeperRig {
   test::Probe owner{system}, coordinator{system};
   KeeperActor keeper;
 
-  explicit KeeperRig(std::uint64_t keep_fulls = 2)
-      : keeper(spawn_keeper(system, {job_id("job"), job.store, keep_fulls, 400})) {
-    auto wiring = std::make_shared<Wiring>();
-    wiring->coordinator = coordinator.as<CoordinatorActor>();
-    owner.self->send(keeper, wire_atom_v, WiringPtr(wiring));
+  explicit KeeperRig(std::uint64_t keep_fulls = 2, std::uint64_t catch_up_steps_max = 4096) {
+    KeeperOptions options;
+    options.job = job_id("job");
+    options.store = job.store;
+    options.keep_fulls = keep_fulls;
+    options.retry_ms_max = 400;
+    options.catch_up_steps_max = catch_up_steps_max;
+    keeper = spawn_keeper(system, std::move(options));
   }
   ~KeeperRig() { owner.end(keeper); }
 
-  [[nodiscard]] Outcome announce(const schema::LineageRecord& record) {
-    return owner.ask<Outcome>(keeper, record_atom_v, LineageRecordPtr(std::make_shared<schema::LineageRecord>(record)));
+  // The lineage is in force: its coordinator is there, and its owners come after.
+  void wire(LineageId lineage = 1) {
+    auto plan = std::make_shared<JobPlan>(*job.plan);
+    plan->lineage = lineage;
+    auto wiring = std::make_shared<Wiring>();
+    wiring->coordinator = coordinator.as<CoordinatorActor>();
+    wiring->plan = std::move(plan);
+    owner.self->send(keeper, wire_atom_v, WiringPtr(wiring));
   }
   // A live shard's step as its owner would hand it over.
   [[nodiscard]] ShardRecordPtr record(ShardId id, StepNumber step, bool full, LineageId lineage = 1) {
@@ -76,7 +86,7 @@ struct KeeperRig {
 
 TEST_CASE("records become durable, and only then are answered") {
   KeeperRig rig;
-  REQUIRE(rig.announce(rig.job.record).ok);
+  rig.wire();
   for (ShardId id = 0; id < 3; ++id) rig.give(rig.record(id, 0, true));
   for (int i = 0; i < 3; ++i) rig.expect_durable(0);
   for (ShardId id = 0; id < 3; ++id) rig.job.step(id, false);
@@ -97,7 +107,7 @@ TEST_CASE("records become durable, and only then are answered") {
 
 TEST_CASE("a store that fails is tried again, and what gathered meanwhile goes in one group") {
   KeeperRig rig;
-  REQUIRE(rig.announce(rig.job.record).ok);
+  rig.wire();
   // Whatever the store's layout: without its directory nothing can be staged.
   const std::filesystem::path place = rig.job.dir.path;
   const std::filesystem::path away = place.string() + ".away";
@@ -135,7 +145,7 @@ TEST_CASE("side values are in the store when the answer comes") {
 
 TEST_CASE("records of a superseded lineage never reach the new one") {
   KeeperRig rig;
-  REQUIRE(rig.announce(rig.job.record).ok);
+  rig.wire();
   for (ShardId id = 0; id < 3; ++id) rig.give(rig.record(id, 0, true));
   for (int i = 0; i < 3; ++i) rig.expect_durable(0);
   for (ShardId id = 0; id < 3; ++id) rig.job.step(id, false);
@@ -148,6 +158,8 @@ TEST_CASE("records of a superseded lineage never reach the new one") {
   CHECK(opened.outcome.ok);
   CHECK(opened.lineage.id == 2);
   CHECK(opened.lineage.created);
+  CHECK(rig.owner.status(rig.keeper)["lineage"] == 1);  // its attach has only begun
+  rig.wire(2);
   // The old owners had more under way: a log, and one with a full version.
   rig.give(rig.record(0, 1, false));
   rig.give(rig.record(1, 1, true));
@@ -156,6 +168,7 @@ TEST_CASE("records of a superseded lineage never reach the new one") {
   CHECK_FALSE(rig.mark(1, 2));
   CHECK(rig.owner.status(rig.keeper)["queue"] == 0);
   CHECK(rig.owner.status(rig.keeper)["failures"] == 0);
+  CHECK(rig.owner.status(rig.keeper)["stale_records"] == 2);
   // The new lineage is not held up.
   CHECK(open().lineage.id == 2);
   rig.give(rig.record(2, 0, true, 2));
@@ -167,13 +180,14 @@ TEST_CASE("records of a superseded lineage never reach the new one") {
 
 TEST_CASE("a superseded run does not take the keeper back") {
   KeeperRig rig;
-  REQUIRE(rig.announce(rig.job.record).ok);
+  rig.wire();
   const auto ask = [&](char run) {
     const auto record = test::record_of(rig.job.body, 65'536, std::string(32, run));
     return rig.owner.ask<LineageAnswer>(rig.keeper, lineage_atom_v,
                                         LineageRecordPtr(std::make_shared<schema::LineageRecord>(record)));
   };
   CHECK(ask('c').lineage.id == 2);
+  rig.wire(2);
   CHECK(ask('a').lineage.superseded);
   CHECK(rig.owner.status(rig.keeper)["lineage"] == 2);
 }
@@ -184,7 +198,7 @@ TEST_CASE("a shard whose mark is ahead after a recovery goes the way a second ti
   for (ShardId id = 0; id < 3; ++id) rig.job.base(id);
   for (ShardId id = 0; id < 3; ++id)
     for (StepNumber step = 1; step <= 4; ++step) rig.job.step(id, step <= (id == 0 ? 3 : 1));
-  REQUIRE(rig.announce(rig.job.record).ok);
+  rig.wire();
   SUBCASE("to the same state") {
     for (StepNumber step = 2; step <= 4; ++step) {
       for (ShardId id = 0; id < 3; ++id) rig.give(rig.record(id, step, false));
@@ -204,25 +218,72 @@ TEST_CASE("a shard whose mark is ahead after a recovery goes the way a second ti
   }
 }
 
-TEST_CASE("full versions beyond keep_fulls go, what recovery needs stays") {
-  KeeperRig rig(1);
-  REQUIRE(rig.announce(rig.job.record).ok);
+namespace {
+
+// Six steps, a full version with every other one; `everybody_has`: how far the co-owners and recovery points are.
+template <class F>
+void run_six_steps(KeeperRig& rig, F everybody_has) {
+  rig.wire();
   for (ShardId id = 0; id < 3; ++id) rig.give(rig.record(id, 0, true));
   for (int i = 0; i < 3; ++i) rig.expect_durable(0);
   for (StepNumber step = 1; step <= 6; ++step) {
     rig.job.store_message(step);
+    rig.owner.self->send(rig.keeper, retain_atom_v, everybody_has(step));
     for (ShardId id = 0; id < 3; ++id) {
       rig.job.step(id, false);
       rig.give(rig.record(id, step, step % 2 == 0));
     }
     for (int i = 0; i < 3; ++i) rig.expect_durable(step);
   }
+}
+
+}  // namespace
+
+TEST_CASE("full versions beyond keep_fulls go, what recovery needs stays") {
+  KeeperRig rig(1);
+  run_six_steps(rig, [](StepNumber step) { return step; });
   for (ShardId id = 0; id < 3; ++id) {
     const auto fulls = rig.job.store->full_steps(rig.job.plan->job, 1, id);
     REQUIRE(fulls);
     CHECK(fulls->size() <= 2);
     CHECK(std::find(fulls->begin(), fulls->end(), 0) == fulls->end());
+    CHECK_FALSE(rig.job.store->read_log(rig.job.plan->job, 1, id, 1));
   }
+}
+
+TEST_CASE("what a co-owner that is away or the next recovery point still needs is kept") {
+  KeeperRig rig(1);
+  run_six_steps(rig, [](StepNumber step) { return std::min<StepNumber>(step, 3); });
+  for (ShardId id = 0; id < 3; ++id) {
+    const auto fulls = rig.job.store->full_steps(rig.job.plan->job, 1, id);
+    REQUIRE(fulls);
+    CHECK(*fulls == std::vector<StepNumber>{2, 4, 6});
+    for (StepNumber step = 1; step <= 6; ++step)
+      CHECK(rig.job.store->read_log(rig.job.plan->job, 1, id, step).has_value() == (step > 2));
+  }
+  CHECK(rig.owner.status(rig.keeper)["needed_after"] == 3);
+}
+
+TEST_CASE("but for so many steps at most") {
+  KeeperRig rig(1, 3);
+  run_six_steps(rig, [](StepNumber) { return StepNumber{0}; });
+  for (ShardId id = 0; id < 3; ++id)
+    for (StepNumber step = 1; step <= 6; ++step)
+      CHECK(rig.job.store->read_log(rig.job.plan->job, 1, id, step).has_value() == (step > 2));
+}
+
+TEST_CASE("side state that no kept message names goes with the logs") {
+  KeeperRig rig(1);
+  const auto blob = [&](char name) {
+    const std::string content(1, name);
+    const Sha256 digest = sha256(std::string_view(content));
+    return storage::side_key(storage::SideKind::kBlob, rig.job.plan->job, 1, 0, 0) +
+           std::string(digest.begin(), digest.end());
+  };
+  test::require_ok(rig.job.store->put_side(blob('a'), {}, true));
+  run_six_steps(rig, [](StepNumber step) { return step; });
+  CHECK_FALSE(rig.job.store->get_side(blob('a')));
+  CHECK(rig.owner.status(rig.keeper)["blobs_dropped"] == 1);
 }
 
 }  // namespace gradtap::actors

@@ -5,6 +5,7 @@
 
 #include <doctest/doctest.h>
 
+#include "actors/side_channel.h"
 #include "recovery/store_source.h"
 #include "tests/unit/actors/stored_job.h"
 
@@ -15,15 +16,15 @@ using replica::Verdict;
 using test::json;
 using test::StoredJob;
 
-RecoveredJob recover(const StoredJob& job) {
-  auto recovered = recover_job(*job.store, "job");
+RecoveredJob recover(const StoredJob& job, bool whole = true) {
+  auto recovered = recover_job(*job.store, "job", whole);
   if (!recovered) FAIL(recovered.error().text());
   REQUIRE(recovered->has_value());
   return std::move(**recovered);
 }
 
 std::string recovery_error(const StoredJob& job) {
-  const auto recovered = recover_job(*job.store, "job");
+  const auto recovered = recover_job(*job.store, "job", true);
   REQUIRE(!recovered);
   CHECK(!recovered.error().what.empty());
   return std::string(error_name(recovered.error().code));
@@ -65,8 +66,8 @@ TEST_CASE("a full version does not move with its shard") {
 
 TEST_CASE("a job comes back at every durable step, skipped ones included") {
   StoredJob job(test::three_shards(test::adamw()));
-  CHECK_FALSE(recover_job(*job.store, "job")->has_value());  // attached, nothing durable
-  CHECK_FALSE(recover_job(*job.store, "another")->has_value());
+  CHECK_FALSE(recover_job(*job.store, "job", true)->has_value());  // attached, nothing durable
+  CHECK_FALSE(recover_job(*job.store, "another", true)->has_value());
   for (ShardId id = 0; id < 3; ++id) job.base(id);
   for (StepNumber step = 1; step <= 6; ++step) {
     const Verdict verdict = step == 3 ? Verdict::kSkipped : Verdict::kApplied;
@@ -78,7 +79,7 @@ TEST_CASE("a job comes back at every durable step, skipped ones included") {
     REQUIRE(recovered.shards.size() == 3);
     for (const auto& shard : recovered.shards) job.check_same(*shard, step);
     CHECK(recovered.plan->lineage == job.plan->lineage);
-    CHECK(recovered.messages.empty());
+    CHECK(recovered.feed.messages.empty());
     CHECK(recovered.record == job.record);
   }
   CHECK(job.digests[0][2] == job.digests[0][3]);
@@ -92,7 +93,7 @@ TEST_CASE("a job comes back at every durable step, skipped ones included") {
   CHECK(rebuild_shard(*job.store, *job.plan, 0, 7).error().code == ErrorCode::kStoreMissingChunk);
 }
 
-TEST_CASE("shards that are durable at different steps come back at the lowest") {
+TEST_CASE("shards that are durable at different steps come back each at its own") {
   StoredJob job(test::three_shards(test::sgd()));
   for (ShardId id = 0; id < 3; ++id) job.base(id);
   for (StepNumber step = 1; step <= 4; ++step) {
@@ -101,12 +102,13 @@ TEST_CASE("shards that are durable at different steps come back at the lowest") 
       if (step <= 2 + id) job.step(id);  // 2, 3 and 4
   }
   const RecoveredJob recovered = recover(job);
-  for (const auto& shard : recovered.shards) job.check_same(*shard, 2);
-  // The messages of what is to be done again.
-  REQUIRE(recovered.messages.size() == 2);
-  CHECK(recovered.messages[0]->step == 3);
-  CHECK(recovered.messages[1]->step == 4);
-  CHECK(recovered.messages[0]->scalars.groups.size() == 1);
+  REQUIRE(recovered.shards.size() == 3);
+  for (ShardId id = 0; id < 3; ++id) job.check_same(*recovered.shards[id], 2 + id);
+  // The messages of every step that some shard has not.
+  REQUIRE(recovered.feed.messages.size() == 2);
+  CHECK(recovered.feed.messages[0]->step == 3);
+  CHECK(recovered.feed.messages[1]->step == 4);
+  CHECK(recovered.feed.messages[0]->scalars.groups.size() == 1);
 }
 
 TEST_CASE("layouts and sessions come back") {
@@ -127,15 +129,15 @@ TEST_CASE("layouts and sessions come back") {
   test::require_ok(
       job.store->put_side(session_key(job.plan->job, job.plan->lineage, 1), encode_session(session), true));
   const RecoveredJob recovered = recover(job);
-  REQUIRE(recovered.layouts.size() == 1);
-  CHECK(recovered.layouts[0]->id() == layout->id());
+  REQUIRE(recovered.feed.layouts.size() == 1);
+  CHECK(recovered.feed.layouts[0]->id() == layout->id());
   REQUIRE(recovered.sessions.size() == 1);
   CHECK(recovered.sessions[0].rank == 1);
   CHECK(recovered.sessions[0].received_seq == 42);
   CHECK(recovered.sessions[0].id == session.id);
   // A session that cannot be read is not a rank that never attached.
   test::require_ok(job.store->put_side(session_key(job.plan->job, job.plan->lineage, 0), {}, true));
-  CHECK_FALSE(recover_job(*job.store, "job"));
+  CHECK_FALSE(recover_job(*job.store, "job", true));
 }
 
 TEST_CASE("a lineage whose baseline is not durable everywhere is passed over") {
@@ -156,6 +158,38 @@ TEST_CASE("a lineage whose baseline is not durable everywhere is passed over") {
   const RecoveredJob recovered = recover(job);
   CHECK(recovered.plan->lineage == job.plan->lineage);
   for (const auto& shard : recovered.shards) job.check_same(*shard, 1);
+}
+
+TEST_CASE("a node of several comes back with the shards that it has, and with the lineage that it has nothing of") {
+  StoredJob job(test::three_shards(test::sgd()));
+  job.base(0);
+  job.base(2);
+  job.store_message(1);
+  job.step(2);
+  CHECK_FALSE(recover_job(*job.store, "job", true)->has_value());
+  RecoveredJob recovered = recover(job, false);
+  REQUIRE(recovered.shards.size() == 2);
+  job.check_same(*recovered.shards[0], 0);
+  job.check_same(*recovered.shards[1], 1);
+  REQUIRE(recovered.feed.messages.size() == 1);  // shard 0 goes on with step 1
+  CHECK(recovered.feed.messages[0]->step == 1);
+  // A newer lineage of which peers have everything.
+  schema::LineageRecord next = test::record_of(job.body, 65'536, std::string(32, 'c'));
+  const auto opened = job.store->open_lineage(next);
+  REQUIRE(opened);
+  next.lineage = opened->id;
+  SUBCASE("its recipe is known") {
+    test::require_ok(job.store->put_lineage(next));
+    recovered = recover(job, false);
+    CHECK(recovered.plan->lineage == 2);
+    CHECK(recovered.shards.empty());
+    CHECK(recovered.feed.messages.empty());
+  }
+  SUBCASE("its probe did not end") {
+    next.recipe_id.clear();
+    test::require_ok(job.store->put_lineage(next));
+    CHECK(recover(job, false).plan->lineage == 1);
+  }
 }
 
 TEST_CASE("what cannot be rebuilt is a named error") {
@@ -243,7 +277,7 @@ TEST_CASE("a byte that changed on disk is an error, or was none of the state's")
         if (!store) {
           ++refused;
           CHECK(static_cast<unsigned>(store.error().code) >= 400);
-        } else if (const auto recovered = recover_job(**store, "job"); !recovered) {
+        } else if (const auto recovered = recover_job(**store, "job", true); !recovered) {
           ++refused;
           CHECK(!recovered.error().where.empty());
         } else {

@@ -106,8 +106,14 @@ TEST_CASE("every actor answers for its status") {
     CHECK_FALSE(body.empty());
     names.push_back(name);
   };
-  const KeeperActor keeper = spawn_keeper(system, {job_id("job"), job.store, 2, 5000});
-  const AssemblerActor assembler = spawn_assembler(system, {1, std::make_shared<const dataplane::GlooRing>(2), {}});
+  KeeperOptions keeper_options;
+  keeper_options.job = job_id("job");
+  keeper_options.store = job.store;
+  const KeeperActor keeper = spawn_keeper(system, std::move(keeper_options));
+  AssemblerOptions assembler_options;
+  assembler_options.index = 1;
+  assembler_options.schedule = std::make_shared<const dataplane::GlooRing>(2);
+  const AssemblerActor assembler = spawn_assembler(system, std::move(assembler_options));
   ShardOwnerOptions owner_options;
   owner_options.plan = job.plan;
   owner_options.shard = job.shards[2];
@@ -123,7 +129,11 @@ TEST_CASE("every actor answers for its status") {
   ingress_options.directory = std::make_shared<dataplane::FlowDirectory>(16);
   ingress_options.clock = clock;
   const IngressActor ingress = spawn_ingress(system, std::move(ingress_options));
-  const AdminActor admin = spawn_admin(system, {"node", "job", "none", clock});
+  AdminOptions admin_options;
+  admin_options.node = "node";
+  admin_options.job = "job";
+  admin_options.clock = clock;
+  const AdminActor admin = spawn_admin(system, std::move(admin_options));
   SideChannelOptions side_options;
   side_options.job_name = "job";
   side_options.endpoints = {"10.0.0.1", "10.0.0.2"};
@@ -132,8 +142,10 @@ TEST_CASE("every actor answers for its status") {
   side_options.clock = clock;
   side_options.random = std::make_shared<SeededRandom>(1);
   side_options.events = events;
-  side_options.launch = [](const SideChannelActor&, const JobPlanPtr&, std::vector<std::shared_ptr<replica::Shard>>,
-                           bool) { return CoordinatorActor{}; };
+  side_options.store = job.store;
+  side_options.launch = [](const JobPlanPtr&, std::vector<std::shared_ptr<replica::Shard>>) {
+    return CoordinatorActor{};
+  };
   const SideChannelActor side_channel = spawn_side_channel(system, std::move(side_options));
   GatewayOptions gateway_options;
   gateway_options.job = "job";
