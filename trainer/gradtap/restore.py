@@ -11,6 +11,7 @@ import tempfile
 
 from . import bits, layout, log
 from .errors import RestoreError
+from .lease import NoLease, PointGone
 from .model import Model
 from .pointfile import Damaged, TensorFile
 from .pointside import PointSide, codec_json
@@ -20,6 +21,7 @@ from .source import NoSuchJob, PointUnreadable, SourceError, open_source
 
 MAX_SIDE_BYTES = 1 << 30
 MAX_WARMUPS = 4
+MAX_CHOICES = 4  # how often rank 0 lists the points when those it chose are deleted meanwhile
 # The point is not usable, an older one may be. Everything else is a reason to stop.
 PASS_OVER = frozenset(("DIGEST_MISMATCH", "POINT_DAMAGED", "POINT_INCOMPLETE", "POINT_UNREADABLE"))
 
@@ -82,6 +84,16 @@ class _Attempt:
         tick()
         point_side.check()
         self.restored = Restored(record, record_digest, model, point_state, point_side, state)
+
+    def hold(self, lineage, step):
+        """A lease of the point; one that holds nothing where there is none to be had. PointGone."""
+        try:
+            return self.source().lease(self.job, lineage, step, self.meeting.tick)
+        except (PointGone, RendezvousError):
+            raise
+        except Exception as error:
+            log.say("the point is read without a lease, it may be deleted meanwhile: %s" % error)
+            return NoLease()
 
     def _fetch(self, read):
         """The file is unlinked as soon as it is mapped: nothing is left behind, however this process ends."""
@@ -158,10 +170,29 @@ def _lead(attempt, step, lineage, or_fresh):
         attempt.meeting.say("offer/0", json.dumps({"fresh": True}))
         log.say("job %s has no recovery point: a fresh start, as asked for" % attempt.job)
         return Restored.fresh_start()
-    for n, point in enumerate(candidates):
-        attempt.meeting.say("offer/%d" % n, json.dumps({"point": point}))
-        error = attempt.guarded(attempt.load, *point)
-        verdict = attempt.agree(str(n), error)
+    n, choices, gone = 0, 1, False
+    while True:
+        if not candidates:
+            # Whoever trains on deletes old points; there are newer ones then.
+            if not gone or choices >= MAX_CHOICES:
+                break
+            choices, gone = choices + 1, False
+            candidates = _newly_listed(attempt, step, lineage, {(p[0], p[1]) for p in passed})
+            continue
+        point = candidates.pop(0)
+        try:
+            lease = attempt.hold(point[0], point[1])
+        except PointGone as error:
+            passed.append((point[0], point[1], "deleted before it could be held: %s" % error))
+            candidates, gone = [], True
+            continue
+        try:
+            attempt.meeting.say("offer/%d" % n, json.dumps({"point": point}))
+            error = attempt.guarded(attempt.load, *point)
+            verdict = attempt.agree(str(n), error)
+        finally:
+            lease.release()  # every rank has read, or said that it cannot
+        n += 1
         if verdict is None:
             for why in passed:
                 log.say("point of lineage %d, step %d passed over: %s" % tuple(why))
@@ -170,12 +201,22 @@ def _lead(attempt, step, lineage, or_fresh):
             log.say("job %s restored: lineage %d, step %d" % (attempt.job, restored.lineage, restored.step))
             return restored
         if verdict[1] not in PASS_OVER or step is not None:
-            attempt.meeting.say("offer/%d" % (n + 1), json.dumps({"fail": verdict}))
+            attempt.meeting.say("offer/%d" % n, json.dumps({"fail": verdict}))
             raise _told(verdict, 0, error)
         passed.append((point[0], point[1], verdict[2]))
+        gone = gone or verdict[1] == "POINT_UNREADABLE"
     failure = [0, "NO_VALID_POINT", str(RestoreError("NO_VALID_POINT", _reasons(passed)))]
-    attempt.meeting.say("offer/%d" % len(candidates), json.dumps({"fail": failure}))
+    attempt.meeting.say("offer/%d" % n, json.dumps({"fail": failure}))
     raise RestoreError("NO_VALID_POINT", _reasons(passed))
+
+
+def _newly_listed(attempt, step, lineage, tried):
+    """The candidates of a fresh list that were not tried; none where it cannot be had."""
+    try:
+        candidates, _ = choose(_listing(attempt), step, lineage)
+    except RestoreError:
+        return []
+    return [point for point in candidates if (point[0], point[1]) not in tried]
 
 
 def _follow(attempt):

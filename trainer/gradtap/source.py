@@ -12,6 +12,7 @@ import tempfile
 import time
 import urllib.parse
 
+from .lease import GatewayLease, ProgramLease
 from .link import ELSEWHERE, error_text, parse_endpoint, split_endpoints
 
 MAX_JSON = 64 << 20
@@ -48,6 +49,7 @@ def no_tick():
 
 class HttpSource:
     def __init__(self, endpoints, timeout_s, rank=0):
+        self._texts = list(endpoints)
         self._endpoints = [parse_endpoint(e) for e in endpoints]
         self._at = rank % len(self._endpoints)  # the ranks spread over the gateways
         self._timeout_s = timeout_s
@@ -68,6 +70,11 @@ class HttpSource:
 
     def side(self, job, lineage, step, rank, path, most, tick=no_tick):
         self._download("/v1/jobs/%s/points/%d/%d/side?rank=%d" % (_quoted(job), lineage, step, rank), path, most, tick)
+
+    def lease(self, job, lineage, step, tick=no_tick):
+        """Holds the point until release(). LeaseRefused, or PointGone."""
+        order = self._texts[self._at:] + self._texts[:self._at]  # first the one that answered last
+        return GatewayLease(order, job, lineage, step, self._short_s, tick)
 
     def _json(self, path, tick):
         def take(response):
@@ -186,6 +193,10 @@ class DirectorySource:
     def side(self, job, lineage, step, rank, path, most, tick=no_tick):
         self._run(["points", "side", "--job", job] + _at(lineage, step) + ["--rank", str(rank), "--out", path], tick,
                   path)
+
+    def lease(self, job, lineage, step, tick=no_tick):
+        return ProgramLease([self._program, "points", "hold", "--job", job] + _at(lineage, step) +
+                            ["--source", self._folder], self._timeout_s, tick)
 
     def _json(self, arguments, tick, answers=(0,)):
         text = self._run(arguments + ["--json"], tick, answers=answers)

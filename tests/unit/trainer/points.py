@@ -72,12 +72,17 @@ class Point:
 
 
 class PointServer:
-    """Gateways that know points. busy: number of requests that are answered with 503 first."""
+    """Gateways that know points. busy: number of GET requests that are answered with 503 first.
+
+    held: {id: (lineage, step, holder)}; lease_calls: (method, path); unheld: what was read of a point that nobody held.
+    lease_with(method, names): a (status, body) to answer instead, or None."""
 
     def __init__(self, points=(), job="unit"):
         self.points = {(p.lineage, p.step): p for p in points}
         self.job, self.busy, self.calls, self.fail_with = job, 0, [], None
         self.fork = 2  # up to here points of older lineages count
+        self.held, self.lease_calls, self.unheld, self.renew_s = {}, [], [], 30
+        self.lease_with = lambda method, names: None
         server = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -86,8 +91,16 @@ class PointServer:
             def log_message(self, *args):
                 pass
 
+            def do_POST(self):
+                body = self.rfile.read(int(self.headers["Content-Length"]))
+                self.reply(*server.lease(self.command, self.path, body))
+
+            do_DELETE = do_POST
+
             def do_GET(self):
-                status, body = server.answer(self.path)
+                self.reply(*server.answer(self.path))
+
+            def reply(self, status, body):
                 data = body if isinstance(body, bytes) else json.dumps(body).encode()
                 self.send_response(status)
                 self.send_header("Transfer-Encoding", "chunked")
@@ -111,6 +124,27 @@ class PointServer:
         self.server.shutdown()
         self.server.server_close()
 
+    def lease(self, method, path, body):
+        self.lease_calls.append((method, path))
+        names = path.strip("/").split("/")
+        assert names[:4] == ["v1", "jobs", self.job, "points"] and names[6] == "lease", path
+        at = int(names[4]), int(names[5])
+        other = self.lease_with(method, names)
+        if other is not None:
+            return other
+        if len(names) == 7:
+            assert method == "POST", method
+            if at not in self.points:
+                return 404, {"error": {"name": "POINT_NONE", "what": "no such point"}}
+            found = "%032x" % len(self.lease_calls)
+            self.held[found] = at + (json.loads(body)["holder"],)
+            return 200, {"lease": found, "renew_s": self.renew_s}
+        if self.held.get(names[7], (0, 0, ""))[:2] != at:
+            return 404, {"error": {"name": "OBJECT_MISSING", "what": "no such lease"}}
+        if method == "DELETE":
+            del self.held[names[7]]
+        return 200, {}
+
     def answer(self, path):
         self.calls.append(path)
         if self.busy > 0:
@@ -130,7 +164,11 @@ class PointServer:
             return 200, {"points": points, "restorable": [
                 {"lineage": p["lineage"], "step": p["step"]} for p in points
                 if p["valid"] and (not p["superseded"] or p["step"] <= self.fork)]}
+        if (int(names[4]), int(names[5])) not in self.points:
+            return 404, {"error": {"name": "POINT_NONE", "what": "no such point"}}
         point = self.points[int(names[4]), int(names[5])]
+        if (point.lineage, point.step) not in [held[:2] for held in list(self.held.values())]:
+            self.unheld.append(path)
         if len(names) == 6:
             return 200, point.record
         if names[6] == "state":

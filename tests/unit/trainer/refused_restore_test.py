@@ -343,6 +343,18 @@ elif a[0] == "export":
     open(value("--out"), "wb").write(read("state." + value("--lineage") + "." + value("--step")))
 elif a[0:2] == ["points", "side"]:
     open(value("--out"), "wb").write(read("side.%%s.%%s.%%s" %% (value("--lineage"), value("--step"), value("--rank"))))
+elif a[0:2] == ["points", "hold"]:
+    at = value("--lineage") + "." + value("--step")
+    refusal = os.path.join(folder, "refuse." + at)
+    if os.path.exists(refusal):
+        sys.stderr.write(open(refusal).read()); sys.exit(1)
+    note = lambda what: open(os.path.join(folder, "calls"), "a").write(what + " " + at + chr(10))
+    assert value("--holder")
+    note("held")
+    print("held jobs/unit/point/" + at, flush=True)
+    sys.stdin.read()
+    note("released")
+    sys.exit(int(read("hold_ends").decode()) if os.path.exists(os.path.join(folder, "hold_ends")) else 0)
 else:
     sys.exit(2)
 """

@@ -55,8 +55,11 @@ class Run:
 
     def resume(self, points, endpoint="", name="resumed", during=None, **args):
         with PointServer(points) as server:
-            return jobs.run("resuming", "resumed", endpoint, world=self.world, steps=self.steps, folder=self.folder,
-                            name=name, source=server.endpoint, during=during, **dict(self.args, **args))
+            job = jobs.run("resuming", "resumed", endpoint, world=self.world, steps=self.steps, folder=self.folder,
+                           name=name, source=server.endpoint, during=during, **dict(self.args, **args))
+            # No rank read a point that rank 0 did not hold, and nothing is held any more.
+            assert server.unheld == [] and server.held == {}, (server.unheld, server.held, job.stderr)
+            return job
 
 
 class Exact(unittest.TestCase):
