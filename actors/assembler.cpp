@@ -2,6 +2,7 @@
 
 #include <map>
 #include <memory>
+#include <set>
 #include <utility>
 
 #include <nlohmann/json.hpp>
@@ -18,6 +19,7 @@ struct AssemblerState {
   std::uint64_t bursts = 0;
   std::uint64_t contributions = 0;
   std::string last_conflict;
+  std::set<std::uint32_t> bound_comms;  // of the run that is followed
 };
 
 using AssemblerPointer = AssemblerActor::stateful_pointer<AssemblerState>;
@@ -44,6 +46,7 @@ Outcome bind(AssemblerPointer self, const BindOrder& order) {
   AssemblerState& state = self->state;
   auto bytes = state.window->bind(order.op, order.op_bytes);
   if (!bytes) return {false, bytes.error()};
+  state.bound_comms.insert(order.op.comm);
   std::map<ShardId, std::shared_ptr<Contribution>> per_shard;
   for (const replica::Slice& slice : *order.slices) {
     auto& contribution = per_shard[slice.shard];
@@ -109,10 +112,13 @@ AssemblerActor::behavior_type assembler(AssemblerPointer self, const AssemblerOp
       [self](wire_atom, const WiringPtr& wiring) {
         AssemblerState& state = self->state;
         const bool new_coordinator = wiring->coordinator && wiring->coordinator != state.wiring->coordinator;
-        // A run that replaces another has not begun its first step: what is open is of the run that ended, and an op
-        // that stayed incomplete there would stand between the new run's ops and their proof for ever.
-        if (new_coordinator && state.wiring->coordinator)
-          for (const dataplane::OpKey key : state.window->open_ops()) state.window->abandon(key);
+        // What is open of the run that ended would stand beside the new run's ops for ever. The new run has connections
+        // of its own, and what it has sent before its first step tells the coordinator what those ops are not.
+        if (new_coordinator && state.wiring->coordinator) {
+          for (const dataplane::OpKey key : state.window->open_ops())
+            if (state.bound_comms.contains(key.comm)) state.window->abandon(key);
+          state.bound_comms.clear();
+        }
         state.wiring = wiring;
         if (!new_coordinator) return;
         std::vector<dataplane::OpSummary> all;

@@ -214,6 +214,7 @@ void Coordination::on_bind(std::uint64_t ticket, const Outcome& outcome) {
   strong_buckets_ += attempt_.judgement.strong;
   weak_buckets_ += attempt_.judgement.weak;
   by_witness_ += attempt_.judgement.by_witness ? 1 : 0;
+  if (!assignment.buckets.empty()) attempt_.last_op = assignment.buckets.back().op;
   finish_step();
   advance();
 }
@@ -633,18 +634,19 @@ void Coordination::finish_step() {
   attempt_ = Attempt{};
 }
 
+// Ops come in order: what lies before the last op of a bound step is over, and so is what lies before the end of the
+// interval once the offset of tags is known.
 void Coordination::forget_ops_of_step() {
-  const std::uint64_t end = attempt_.evidence.end;
+  std::uint64_t below = attempt_.last_op ? std::uint64_t{attempt_.last_op->tag} + 1 : 0;
   if (binder_.delta_known()) {
-    const std::int64_t tag = static_cast<std::int64_t>(end) + binder_.deltas().front();
-    if (tag > 0 && tag <= static_cast<std::int64_t>(~std::uint32_t{0})) {
-      const auto below = static_cast<std::uint32_t>(tag);
-      binder_.forget_below(binder_.comm(), below);
-      std::erase_if(ops_,
-                    [&](const auto& entry) { return entry.first.comm == binder_.comm() && entry.first.tag < below; });
-      commands_.emplace_back(ForgetBelow{binder_.comm(), below});
-    }
+    const std::int64_t tag = static_cast<std::int64_t>(attempt_.evidence.end) + binder_.deltas().front();
+    if (tag > 0) below = std::max(below, static_cast<std::uint64_t>(tag));
   }
+  if (below == 0 || below > ~std::uint32_t{0}) return;
+  const auto tag = static_cast<std::uint32_t>(below);
+  binder_.forget_below(binder_.comm(), tag);
+  std::erase_if(ops_, [&](const auto& entry) { return entry.first.comm == binder_.comm() && entry.first.tag < tag; });
+  commands_.emplace_back(ForgetBelow{binder_.comm(), tag});
 }
 
 void Coordination::ask_for_layout(const LayoutId& id) {

@@ -184,6 +184,7 @@ class Coordination {
     bool bind_failed = false;
     std::string bind_error;
     std::uint64_t fetch_asked_ns = 0;
+    std::optional<dataplane::OpKey> last_op;  // that the step was bound to
   };
 
   void advance();

@@ -34,7 +34,14 @@ std::vector<Gap> Coordination::local_gaps() const {
     gaps.push_back({GapReason::kCoverageHole, base_, config_.coverage_hole, "mirror more ranks: no step can complete"});
   if (apply_gap_) gaps.push_back(*apply_gap_);
   if (newest > applied_here_) {
-    if (held_)
+    const bool fetching = held_ && std::any_of(peers_.begin(), peers_.end(), [&](const auto& peer) {
+                            return live_[peer.first] && peer.second.bound > bound_;
+                          });
+    if (fetching)  // a peer has proven the step: what this tap makes of it is no reason
+      gaps.push_back({GapReason::kInFlight, applied_here_ + 1,
+                      fmt::format("this node's tap: {}, {}", gap_reason_name(held_->reason), held_->evidence),
+                      "the step's gradient is being fetched from a peer"});
+    else if (held_)
       gaps.push_back(*held_);
     else if (bound_ > applied_here_)
       gaps.push_back({GapReason::kApplyLag, applied_here_ + 1,
@@ -87,7 +94,8 @@ std::vector<Gap> Coordination::gaps() const {
                                 [](const Gap& gap) { return gap_reason_stage(gap.reason) == GapStage::kPublish; });
   if (config_.points_configured && !said && durable() > published_) {
     const std::uint64_t interval = std::max<std::uint64_t>(1, config_.publish_interval_steps);
-    const StepNumber due = published_ - published_ % interval + interval;
+    const StepNumber last = std::max(published_, plan_->base_step);
+    const StepNumber due = last - last % interval + interval;
     if (due <= durable())
       gaps.push_back(
           {GapReason::kUploadLag, due, fmt::format("the recovery point of step {} is being written", due), {}});

@@ -59,7 +59,8 @@ StepNumber Node::Impl::newest_point(const JobPlan& plan) const {
     log_warn("the points of the lineage cannot be listed", {{"error", keys.error().text()}});
     return 0;
   }
-  StepNumber newest = 0;
+  // Until the new run publishes, a restore takes the parent's point that it came from.
+  StepNumber newest = plan.resumed ? plan.base_step : 0;
   for (const std::string& key : *keys)
     if (const auto parsed = storage::parse_key(key); parsed && parsed->kind == storage::KeyKind::kPoint)
       newest = std::max(newest, parsed->step);

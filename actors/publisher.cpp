@@ -69,7 +69,9 @@ bool same_gaps(const std::vector<Gap>& a, const std::vector<Gap>& b) {
 
 void tell(PublisherPointer self, std::vector<Gap> gaps) {
   PublisherState& state = self->state;
-  const StepNumber step = state.newest ? state.newest->record.canonical.step : 0;
+  StepNumber step = state.newest ? state.newest->record.canonical.step : 0;
+  if (!state.newest && state.wiring && state.wiring->plan && state.wiring->plan->resumed)
+    step = state.wiring->plan->base_step;
   if (state.told_any && step == state.told_step && same_gaps(gaps, state.told)) return;
   state.told_any = true;
   state.told_step = step;

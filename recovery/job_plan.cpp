@@ -37,6 +37,7 @@ Result<JobPlan> plan_from_attach(const std::string& attach_json, const std::stri
                 "this version follows gloo's ring all-reduce only");
   GRADTAP_LET(step, replica::json_uint(body, "step", where, ~std::uint64_t{0} >> 1));
   plan.base_step = step;
+  if (const auto from = body.find("resume_from"); from != body.end()) plan.resumed = from->is_object();
   GRADTAP_LET(schema, replica::parse_schema(body));
   plan.schema = std::move(schema);
   GRADTAP_LET(shards, replica::ShardMap::cut(plan.schema, shard_elements));

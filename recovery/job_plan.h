@@ -29,6 +29,7 @@ struct JobPlan {
   Sha256 schema_id{};  // SHA-256 of the attach message as received
   replica::Recipe recipe;
   replica::ShardMap shards;
+  bool resumed = false;  // the baseline is the state of a recovery point of the parent lineage, at base_step
   std::vector<std::string> unknown_leaves;  // block publication, by name
   bool recorded_probe = false;              // the probe was taken from a recorded job, not run by the trainer at attach
   std::string torch_version;                // of the trainer, as it says itself; may be empty

@@ -75,8 +75,15 @@ Status put_logs(const PointTarget& target, const ShardSource& source, ShardId sh
 
 Result<ShardObjects> put_shard(const PointTarget& target, const ShardSource& source, ShardId shard, StepNumber step,
                                const ShardObjects* previous, std::uint64_t logs_max) {
-  if (previous != nullptr && previous->shard == shard && previous->base_step <= step &&
-      step - previous->base_step <= logs_max && previous->base_step + previous->logs.size() <= step) {
+  const auto fulls = source.full_steps(shard);
+  if (!fulls) return std::unexpected(fulls.error());
+  std::optional<StepNumber> base;
+  for (const StepNumber full : *fulls)
+    if (full <= step && (!base || full > *base)) base = full;
+  const bool follows = previous != nullptr && previous->shard == shard && previous->base_step <= step &&
+                       previous->base_step + previous->logs.size() <= step;
+  // The base follows the owner's newest full version: what lies before it need not be kept.
+  if (follows && step - previous->base_step <= logs_max && (!base || *base <= previous->base_step)) {
     ShardObjects objects = *previous;
     const Status done = put_logs(target, source, shard, step, objects);
     if (done) return objects;
@@ -84,11 +91,6 @@ Result<ShardObjects> put_shard(const PointTarget& target, const ShardSource& sou
     if (done.error().code != ErrorCode::kStoreMissingChunk && done.error().code != ErrorCode::kStepUnavailable)
       return std::unexpected(done.error());
   }
-  const auto fulls = source.full_steps(shard);
-  if (!fulls) return std::unexpected(fulls.error());
-  std::optional<StepNumber> base;
-  for (const StepNumber full : *fulls)
-    if (full <= step && (!base || full > *base)) base = full;
   if (!base)
     return fail(ErrorCode::kStepUnavailable, "no full version at or before the step is kept",
                 fmt::format("shard {} step {}", shard, step));
@@ -97,6 +99,10 @@ Result<ShardObjects> put_shard(const PointTarget& target, const ShardSource& sou
   auto ref = put_full(target, shard, *base, *kinds);
   if (!ref) return std::unexpected(ref.error());
   ShardObjects objects{shard, *base, std::move(*ref), {}};
+  // Logs that the previous point has are there already.
+  if (follows && *base >= previous->base_step)
+    for (const StepObject& log : previous->logs)
+      if (log.step > *base) objects.logs.push_back(log);
   GRADTAP_TRY(put_logs(target, source, shard, step, objects));
   return objects;
 }

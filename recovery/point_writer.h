@@ -35,8 +35,9 @@ struct PointTarget {
 [[nodiscard]] Result<schema::ObjectRef> put_side(const PointTarget& target, const schema::SideState& side);
 [[nodiscard]] Result<schema::ObjectRef> put_meta(const PointTarget& target, const schema::LineageRecord& lineage);
 
-// A shard's objects for a point at `step`: those of `previous` and the logs since, or, when its base is more than
-// `logs_max` steps behind or logs are missing in the source, the newest full version of the source and its logs.
+// A shard's objects for a point at `step`: those of `previous` and the logs since; or, when the source has a newer full
+// version, when the base is more than `logs_max` steps behind, or when logs are missing in the source, that newest full
+// version and the logs after it, as far as `previous` has them without a second upload.
 // `previous` may be null.
 [[nodiscard]] Result<schema::ShardObjects> put_shard(const PointTarget& target, const ShardSource& source,
                                                      ShardId shard, StepNumber step,

@@ -30,6 +30,24 @@ std::string code_of(const Error& error) {
   return std::string(error_name(error.code));
 }
 
+// A node that keeps another full version than its co-owner.
+class OnlyTheFirstFull final : public ShardSource {
+ public:
+  explicit OnlyTheFirstFull(const ShardSource& inner) : inner_(inner) {}
+  Result<std::vector<StepNumber>> full_steps(ShardId) const override { return std::vector<StepNumber>{0}; }
+  Result<std::vector<FullKind>> full_version(ShardId shard, StepNumber step) const override {
+    return inner_.full_version(shard, step);
+  }
+  Result<SourceBytes> log(ShardId shard, StepNumber step) const override { return inner_.log(shard, step); }
+  Result<std::vector<std::uint8_t>> step_message(StepNumber step) const override { return inner_.step_message(step); }
+  Result<std::optional<Sha256>> state_digest(ShardId shard, StepNumber step) const override {
+    return inner_.state_digest(shard, step);
+  }
+
+ private:
+  const ShardSource& inner_;
+};
+
 }  // namespace
 
 TEST_CASE("every point is the state of its step, whatever its bases and logs are") {
@@ -44,28 +62,52 @@ TEST_CASE("every point is the state of its step, whatever its bases and logs are
   }
 }
 
-TEST_CASE("a point takes over the objects of the one before it") {
+TEST_CASE("a point takes over the objects of the one before it, and its base follows the newest full version") {
   PublishedJob job(test::three_shards(test::adamw()));
   const auto first = job.publish();
   job.step();
   const auto second = job.publish();
-  job.step(true);
-  const auto third = job.publish();
   job.step();
-  const auto fourth = job.publish(2);
+  const auto third = job.publish();
+  job.step(true);  // full version at 3
+  job.step();
+  const auto fourth = job.publish();  // of step 4: step 3 was not published
+  job.step(true);                     // full version at 5
+  const auto fifth = job.publish();
   for (ShardId id = 0; id < 3; ++id) {
     CHECK(first.shards[id].logs.empty());
     CHECK(second.shards[id].base == first.shards[id].base);
-    CHECK(third.shards[id].base == first.shards[id].base);  // a newer full version is not needed yet
+    CHECK(third.shards[id].base == first.shards[id].base);
     REQUIRE(third.shards[id].logs.size() == 2);
     CHECK(third.shards[id].logs[0] == second.shards[id].logs[0]);
-    CHECK(fourth.shards[id].base_step == 2);  // more than two logs: the newest full version
+    CHECK(fourth.shards[id].base_step == 3);
     REQUIRE(fourth.shards[id].logs.size() == 1);
-    CHECK(fourth.shards[id].logs[0].step == 3);
+    CHECK(fourth.shards[id].logs[0].step == 4);
+    CHECK(fifth.shards[id].base_step == 5);
+    CHECK(fifth.shards[id].logs.empty());
   }
   CHECK(third.steps.size() == 2);
   CHECK(third.steps[0] == second.steps[0]);
   CHECK(fourth.steps.size() == 1);
+  CHECK(fifth.steps.empty());
+}
+
+TEST_CASE("a base that moves takes the logs after it from the point before: nothing is uploaded twice") {
+  PublishedJob job(test::three_shards(test::sgd()));
+  job.step();
+  job.step(true);  // full version at 2
+  job.step();
+  const auto before = put_shard(job.target(), OnlyTheFirstFull(*job.source), 1, 3, nullptr, 64);
+  REQUIRE(before);
+  REQUIRE(before->base_step == 0);
+  REQUIRE(before->logs.size() == 3);
+  job.step();
+  const auto after = put_shard(job.target(), *job.source, 1, 4, &*before, 64);
+  REQUIRE(after);
+  CHECK(after->base_step == 2);
+  REQUIRE(after->logs.size() == 2);
+  CHECK(after->logs[0] == before->logs[2]);
+  CHECK(after->logs[1].step == 4);
 }
 
 TEST_CASE("where logs are gone a newer full version stands for them") {
