@@ -157,7 +157,7 @@ class Router {
     if (of_side_channel(what))
       return options_.forward ? options_.forward(std::move(request)) : side_request(std::move(request), parts);
     const bool get = request.method == "GET";
-    if (get && (what == "points" || what == "lineages")) {
+    if (what == "points" || (get && what == "lineages")) {
       if (!options_.points) return http_error(no_points());
       return options_.points->answer(request, {parts.begin() + 3, parts.end()});
     }
@@ -203,18 +203,27 @@ class Router {
 struct GatewayState {
   static inline const char* name = "gateway";
   std::shared_ptr<HttpServer> server;
+  std::shared_ptr<PointAnswers> points;  // may be null
 };
 
 GatewayActor::behavior_type gateway(GatewayActor::stateful_pointer<GatewayState> self,
-                                    const std::shared_ptr<HttpServer>& server) {
+                                    const std::shared_ptr<HttpServer>& server,
+                                    const std::shared_ptr<PointAnswers>& points) {
   self->state.server = server;
+  self->state.points = points;
   return {
       [self](status_atom) {
         const HttpServer& http = *self->state.server;
-        const nlohmann::json body = {{"port", http.port()},
-                                     {"requests", http.requests()},
-                                     {"refused_bodies", http.refused_bodies()},
-                                     {"waits_for_thread", http.waits_for_thread()}};
+        nlohmann::json body = {{"port", http.port()},
+                               {"requests", http.requests()},
+                               {"refused_bodies", http.refused_bodies()},
+                               {"waits_for_thread", http.waits_for_thread()}};
+        if (const PointAnswers* const points = self->state.points.get(); points != nullptr) {
+          const storage::LeaseTable::Counters leases = points->leases();
+          body["point_reads_refused"] = points->refused();
+          body["leases"] = {
+              {"held", leases.held}, {"taken", leases.taken}, {"refused", leases.refused}, {"expired", leases.expired}};
+        }
         return ActorStatus{GatewayState::name, body.dump()};
       },
   };
@@ -224,6 +233,7 @@ GatewayActor::behavior_type gateway(GatewayActor::stateful_pointer<GatewayState>
 
 Result<Gateway> spawn_gateway(caf::actor_system& system, GatewayOptions options) {
   const HttpServerOptions http = options.http;
+  const std::shared_ptr<PointAnswers> points = options.points;
   auto router = std::make_shared<Router>(system, std::move(options));
   HttpHandlers handlers;
   handlers.answer = [router](HttpRequest&& request) { return router->answer(std::move(request)); };
@@ -231,7 +241,7 @@ Result<Gateway> spawn_gateway(caf::actor_system& system, GatewayOptions options)
   auto server = std::make_shared<HttpServer>(http, std::move(handlers));
   GRADTAP_TRY(server->start());
   return Gateway{[router](HttpRequest&& request) { return router->here(std::move(request)); },
-                 system.spawn(gateway, server), server};
+                 system.spawn(gateway, server, points), server};
 }
 
 }  // namespace gradtap::actors

@@ -141,9 +141,15 @@ Status HttpServer::start() {
     const int yes = 1;
     (void)::setsockopt(socket, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
   });
-  // A chunked body has no length to refuse it by, and httplib would gather all of it.
-  impl.server.set_pre_routing_handler([](const httplib::Request& from, httplib::Response& to) {
-    if (!from.has_header("Transfer-Encoding")) return httplib::Server::HandlerResponse::Unhandled;
+  // A chunked body has no length to refuse it by, and httplib would gather all of it. A DELETE without a length has no
+  // body, but httplib would wait for one until the connection ends.
+  impl.server.set_pre_routing_handler([&impl](const httplib::Request& from, httplib::Response& to) {
+    if (!from.has_header("Transfer-Encoding")) {
+      if (from.method != "DELETE" || from.has_header("Content-Length"))
+        return httplib::Server::HandlerResponse::Unhandled;
+      impl.answer(from, to);
+      return httplib::Server::HandlerResponse::Handled;
+    }
     const HttpAnswer answer = http_error(
         {ErrorCode::kRequestMalformed, "a body without a length is not taken", {}, "Content-Length", {}, {}}, 411);
     to.status = answer.status;
@@ -177,6 +183,7 @@ Status HttpServer::start() {
   impl.server.Get(R"(/.*)", handler);
   impl.server.Post(R"(/.*)", handler);
   impl.server.Put(R"(/.*)", handler);
+  impl.server.Delete(R"(/.*)", handler);
   if (impl.options.port == 0) {
     const int port = impl.server.bind_to_any_port(impl.options.host);
     if (port <= 0)

@@ -216,7 +216,16 @@ Status Node::Impl::start_actors() {
     return recovery::prepare_state(store, job.name, step, optimizer);
   };
   gate.forward = [this](HttpRequest&& request) { return forward(std::move(request)); };
-  if (objects) gate.points = std::make_shared<PointAnswers>(PointAnswersOptions{job.name, objects});
+  if (objects) {
+    PointAnswersOptions answering;
+    answering.job = job.name;
+    answering.store = objects;
+    storage::LeaseTableOptions leasing;
+    leasing.job = job.name;
+    leasing.timeout_ms = config.objects.lease_timeout_ms;
+    answering.leases = std::make_shared<storage::LeaseTable>(objects, clock, random, leasing);
+    gate.points = std::make_shared<PointAnswers>(std::move(answering));
+  }
   auto opened = spawn_gateway(*system, std::move(gate));
   if (!opened) return std::unexpected(opened.error());
   gateway = std::move(*opened);

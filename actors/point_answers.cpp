@@ -36,6 +36,30 @@ Result<std::uint64_t> number(const HttpRequest& request, const std::string& key,
               "a decimal integer", it->second);
 }
 
+constexpr std::size_t kLeaseBodyMax = 4096;
+
+Result<std::string> holder_of(const HttpRequest& request) {
+  if (request.body.size() <= kLeaseBodyMax) {
+    const auto body = nlohmann::json::parse(request.body, nullptr, false);
+    if (body.is_object())
+      if (const auto holder = body.find("holder"); holder != body.end() && holder->is_string())
+        return holder->get<std::string>();
+  }
+  return fail(ErrorCode::kRequestMalformed, "a lease is asked for without saying by whom", request.path,
+              R"({"holder": text}, 4096 bytes at most)");
+}
+
+HttpAnswer nothing_here(const HttpRequest& request) {
+  return http_error({ErrorCode::kRequestMalformed,
+                     "there is nothing at this path",
+                     request.method + " " + request.path,
+                     "points, points/L/S, points/L/S/state, points/L/S/side, points/L/S/verify, points/L/S/lease or "
+                     "lineages",
+                     {},
+                     {}},
+                    404);
+}
+
 }  // namespace
 
 // One of a bounded number of places; given back when the last holder ends.
@@ -74,7 +98,37 @@ std::uint64_t PointAnswers::refused() const {
   return refused_;
 }
 
+storage::LeaseTable::Counters PointAnswers::leases() const {
+  return options_.leases ? options_.leases->counters() : storage::LeaseTable::Counters{};
+}
+
+// POST points/L/S/lease takes one, POST points/L/S/lease/ID renews it, DELETE releases it.
+HttpAnswer PointAnswers::lease(const HttpRequest& request, const std::vector<std::string_view>& parts) {
+  const bool take = request.method == "POST" && parts.size() == 4;
+  const bool renew = request.method == "POST" && parts.size() == 5;
+  const bool release = request.method == "DELETE" && parts.size() == 5;
+  if ((!take && !renew && !release) || !options_.leases) return nothing_here(request);
+  const auto name = name_of(request, parts);
+  if (!name) return http_error(name.error());
+  storage::LeaseTable& table = *options_.leases;
+  if (take) {
+    const auto holder = holder_of(request);
+    if (!holder) return http_error(holder.error());
+    const auto id = table.take(name->lineage, name->step, *holder);
+    // Another node may have room.
+    if (!id) return http_error(id.error(), id.error().code == ErrorCode::kLimitReached ? 429 : 0);
+    return json_answer({{"lease", *id}, {"renew_s", table.renew_s()}});
+  }
+  const Status done =
+      renew ? table.renew(name->lineage, name->step, parts[4]) : table.release(name->lineage, name->step, parts[4]);
+  if (!done) return http_error(done.error());
+  if (!renew) return {};
+  return json_answer({{"lease", parts[4]}, {"renew_s", table.renew_s()}});
+}
+
 HttpAnswer PointAnswers::answer(const HttpRequest& request, const std::vector<std::string_view>& parts) {
+  if (parts[0] == "points" && parts.size() >= 4 && parts[3] == "lease") return lease(request, parts);
+  if (request.method != "GET") return nothing_here(request);
   if (parts.size() == 1) {
     const auto lineage = number(request, "lineage", 0);
     if (!lineage) return http_error(lineage.error());
@@ -99,13 +153,7 @@ HttpAnswer PointAnswers::answer(const HttpRequest& request, const std::vector<st
     if (!report) return http_error(report.error());
     return json_answer(recovery::verify_json(*report));
   }
-  return http_error({ErrorCode::kRequestMalformed,
-                     "there is nothing at this path",
-                     request.path,
-                     "points, points/L/S, points/L/S/state, points/L/S/side, points/L/S/verify or lineages",
-                     {},
-                     {}},
-                    404);
+  return nothing_here(request);
 }
 
 Result<std::function<bool(const ByteSink&)>> PointAnswers::stream(const HttpRequest& request,

@@ -1,4 +1,5 @@
-// PointAnswers: what a node says about the recovery points of its job (GET /v1/jobs/J/points..., .../lineages).
+// PointAnswers: what a node says about the recovery points of its job (/v1/jobs/J/points..., .../lineages), and the
+// leases that restores take through it.
 //
 // Purpose: recovery's functions behind the gateway's paths; no actor takes part. Ownership: shares the object store.
 // Threads: the server's, any number; every call blocks on the store. Invariants: at most streams_max points are read
@@ -17,6 +18,7 @@
 #include "actors/http_server.h"
 #include "common/error.h"
 #include "recovery/point_choice.h"
+#include "storage/lease_table.h"
 
 namespace gradtap::actors {
 
@@ -25,6 +27,7 @@ struct PointAnswersOptions {
   recovery::ObjectStorePtr store;
   unsigned streams_max = 4;
   std::chrono::milliseconds turn_wait{30'000};
+  std::shared_ptr<storage::LeaseTable> leases = nullptr;  // null: none are given
 };
 
 class PointAnswers {
@@ -38,9 +41,11 @@ class PointAnswers {
                                                                     const std::vector<std::string_view>& parts);
 
   [[nodiscard]] std::uint64_t refused() const;  // requests that got no turn
+  [[nodiscard]] storage::LeaseTable::Counters leases() const;
 
  private:
   class Turn;
+  [[nodiscard]] HttpAnswer lease(const HttpRequest& request, const std::vector<std::string_view>& parts);
   [[nodiscard]] Result<std::shared_ptr<Turn>> take_turn(unsigned& used, unsigned most);
 
   const PointAnswersOptions options_;

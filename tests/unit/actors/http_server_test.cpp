@@ -167,6 +167,23 @@ TEST_CASE("requests reach the handler as they came, on one connection") {
   CHECK(server.server->requests() == 3);
 }
 
+TEST_CASE("DELETE, with a length and without one, on one connection") {
+  Server server;
+  Client client(server.port());
+  client.send("DELETE /v1/jobs/x/points/1/2/lease/a HTTP/1.1\r\nHost: x\r\n\r\n");
+  CHECK(starts_with(client.answer(2s), "HTTP/1.1 200"));
+  client.send(request("DELETE", "/v1/jobs/x/points/1/2/lease/b"));
+  CHECK(starts_with(client.answer(2s), "HTTP/1.1 200"));
+  client.send(request("DELETE", "/c", "hello"));
+  CHECK(client.answer(2s).find("{\"bytes\": 5}") != std::string::npos);
+  client.send(request("GET", "/teapot"));
+  CHECK(starts_with(client.answer(2s), "HTTP/1.1 418"));
+  REQUIRE(server.seen.size() == 4);
+  CHECK(server.seen[0].method == "DELETE");
+  CHECK(server.seen[1].path == "/v1/jobs/x/points/1/2/lease/b");
+  CHECK(server.server->requests() == 4);
+}
+
 TEST_CASE("a body over the limit is refused before it is read, and the server lives on") {
   HttpServerOptions options;
   options.body_bytes_max = 10'000;
