@@ -51,7 +51,7 @@ int main(int argc, char** argv) {
     command->add_option("--step", point.step, "default: the newest valid point");
   };
   std::string out_file;
-  auto* points_command = app.add_subcommand("points", "recovery points: list, show, verify, side");
+  auto* points_command = app.add_subcommand("points", "recovery points: list, show, verify, side, hold");
   points_command->require_subcommand(1);
   auto* list_command = points_command->add_subcommand("list", "all points and which one a restore takes");
   add_point(list_command);
@@ -70,6 +70,20 @@ int main(int argc, char** argv) {
   add_name(side_command);
   side_command->add_option("--rank", rank, "which rank")->required();
   side_command->add_option("--out", out_file, "file to write")->required();
+
+  std::string holder;
+  unsigned renew_s = 30;
+  auto* hold_command =
+      points_command->add_subcommand("hold", "keep a point from being deleted until standard input is closed");
+  hold_command->add_option("--source", point.source, "directory of an object store, which must be writable")
+      ->required();
+  hold_command->add_option("--job", point.job, "job name")->required();
+  hold_command->add_option("--lineage", point.lineage, "lineage of the point")->required();
+  hold_command->add_option("--step", point.step, "step of the point")->required();
+  hold_command->add_option("--holder", holder, "who holds it, for people to read")->required();
+  hold_command->add_option("--renew-s", renew_s, "pause between renewals")
+      ->check(CLI::Range(1U, 3600U))
+      ->capture_default_str();
 
   auto* lineages_command = app.add_subcommand("lineages", "the job's lineages and their points");
   add_point(lineages_command);
@@ -114,6 +128,7 @@ int main(int argc, char** argv) {
   if (*show_command) return points_show(point);
   if (*verify_command) return points_verify(point, verify_all);
   if (*side_command) return points_side(point, rank, out_file);
+  if (*hold_command) return points_hold(point, holder, renew_s);
   if (*lineages_command) return lineages(point);
   if (*export_command) {
     point.job = common.job;

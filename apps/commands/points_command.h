@@ -22,6 +22,8 @@ int points_list(const PointOptions& options);
 int points_show(const PointOptions& options);
 int points_verify(const PointOptions& options, bool all);
 int points_side(const PointOptions& options, std::uint32_t rank, const std::string& file);
+// Holds a point of a directory by a lease until standard input is closed or a signal comes.
+int points_hold(const PointOptions& options, const std::string& holder, unsigned renew_s);
 int export_point(const PointOptions& options, const std::string& file, const std::string& format, bool optimizer);
 int lineages(const PointOptions& options);
 
