@@ -141,15 +141,9 @@ Status HttpServer::start() {
     const int yes = 1;
     (void)::setsockopt(socket, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
   });
-  // A chunked body has no length to refuse it by, and httplib would gather all of it. A DELETE without a length has no
-  // body, but httplib would wait for one until the connection ends.
-  impl.server.set_pre_routing_handler([&impl](const httplib::Request& from, httplib::Response& to) {
-    if (!from.has_header("Transfer-Encoding")) {
-      if (from.method != "DELETE" || from.has_header("Content-Length"))
-        return httplib::Server::HandlerResponse::Unhandled;
-      impl.answer(from, to);
-      return httplib::Server::HandlerResponse::Handled;
-    }
+  // A chunked body has no length to refuse it by, and httplib would gather all of it.
+  impl.server.set_pre_routing_handler([](const httplib::Request& from, httplib::Response& to) {
+    if (!from.has_header("Transfer-Encoding")) return httplib::Server::HandlerResponse::Unhandled;
     const HttpAnswer answer = http_error(
         {ErrorCode::kRequestMalformed, "a body without a length is not taken", {}, "Content-Length", {}, {}}, 411);
     to.status = answer.status;
