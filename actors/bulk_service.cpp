@@ -28,8 +28,8 @@ std::unexpected<Error> unavailable(const BulkRequest& request) {
               fmt::format("lineage {} shard {} step {}", request.lineage, request.shard, request.step));
 }
 
-Source memory(std::vector<std::uint8_t> bytes, std::string meta = {}) {
-  return std::make_unique<MemorySource>(std::move(bytes), std::move(meta));
+Source memory(const BulkServiceOptions& options, std::vector<std::uint8_t> bytes, std::string meta = {}) {
+  return std::make_unique<MemorySource>(std::move(bytes), std::move(meta), options.chunk_bytes);
 }
 
 Source gradient(const BulkServiceOptions& options, const BulkRequest& request) {
@@ -37,14 +37,15 @@ Source gradient(const BulkServiceOptions& options, const BulkRequest& request) {
   const auto digest = options.store->state_digest(request.job, request.lineage, request.shard, request.step);
   if (digest) {
     auto log = options.store->read_log(request.job, request.lineage, request.shard, request.step);
-    if (log) return memory(std::move(*log), to_hex(*digest));
+    if (log) return memory(options, std::move(*log), to_hex(*digest));
   }
   if (auto kept = options.retention->gradient(request.lineage, request.shard, request.step))
-    return memory(std::move(*kept));
+    return memory(options, std::move(*kept));
   return unavailable(request);
 }
 
-Source version_of(StepNumber step, const Sha256& digest, std::vector<recovery::FullKind> kinds) {
+Source version_of(const BulkServiceOptions& options, StepNumber step, const Sha256& digest,
+                  std::vector<recovery::FullKind> kinds) {
   nlohmann::json list = nlohmann::json::array();
   std::vector<std::uint8_t> bytes;
   for (const recovery::FullKind& kind : kinds) {
@@ -52,7 +53,8 @@ Source version_of(StepNumber step, const Sha256& digest, std::vector<recovery::F
     list.push_back({kind.kind, content.size()});
     bytes.insert(bytes.end(), content.begin(), content.end());
   }
-  return memory(std::move(bytes), nlohmann::json{{"step", step}, {"digest", to_hex(digest)}, {"kinds", list}}.dump());
+  return memory(options, std::move(bytes),
+                nlohmann::json{{"step", step}, {"digest", to_hex(digest)}, {"kinds", list}}.dump());
 }
 
 // The newest full version at or after the step asked for (request.argument).
@@ -70,7 +72,7 @@ Source full_version(const BulkServiceOptions& options, const BulkRequest& reques
       if (!bytes) return std::unexpected(bytes.error());
       kinds.push_back({part.kind, recovery::SourceBytes::of(std::move(*bytes))});
     }
-    return version_of(step, *digest, std::move(kinds));
+    return version_of(options, step, *digest, std::move(kinds));
   }
   if (const HeldVersion held = options.baseline->get(request.lineage, request.shard);
       held.full && held.step >= request.argument) {
@@ -80,7 +82,7 @@ Source full_version(const BulkServiceOptions& options, const BulkRequest& reques
       for (const ByteSpan& span : part.bytes) bytes.insert(bytes.end(), span.begin(), span.end());
       kinds.push_back({part.kind, recovery::SourceBytes::of(std::move(bytes))});
     }
-    return version_of(held.step, held.digest, std::move(kinds));
+    return version_of(options, held.step, held.digest, std::move(kinds));
   }
   return unavailable(request);
 }
@@ -113,7 +115,7 @@ Source side_scan(const BulkServiceOptions& options, const BulkRequest& request) 
   if (total > kScanBytesMax)
     return fail(ErrorCode::kLimitReached, "too many side entries for one answer", "side scan",
                 std::to_string(kScanBytesMax), {}, "let the node copy its shards from its co-owner: empty its store");
-  return memory(encode_side_batch(entries));
+  return memory(options, encode_side_batch(entries));
 }
 
 Source side_put(const BulkServiceOptions& options, const BulkRequest& request) {
@@ -135,7 +137,7 @@ Source side_put(const BulkServiceOptions& options, const BulkRequest& request) {
                              {}}};
                });
   if (!outcome.ok) return std::unexpected(outcome.error);
-  return memory({});
+  return memory(options, {});
 }
 
 Source http(const BulkServiceOptions& options, BulkRequest&& request) {
@@ -150,7 +152,7 @@ Source http(const BulkServiceOptions& options, BulkRequest&& request) {
   inner.session = request.text.substr(line + 1);
   inner.body.assign(request.body.begin(), request.body.end());
   const HttpAnswer answer = options.side_channel(std::move(inner));
-  return memory({answer.body.begin(), answer.body.end()}, std::to_string(answer.status));
+  return memory(options, {answer.body.begin(), answer.body.end()}, std::to_string(answer.status));
 }
 
 }  // namespace

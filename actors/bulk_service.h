@@ -22,6 +22,7 @@ namespace gradtap::actors {
 struct BulkServiceOptions {
   caf::actor_system* system = nullptr;
   std::string job_name;
+  std::size_t chunk_bytes = std::size_t{256} << 10;  // of an answer
   std::shared_ptr<const storage::ShardStore> store;
   std::shared_ptr<TapRetention> retention;
   std::shared_ptr<const BaselineHold> baseline;

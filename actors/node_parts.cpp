@@ -120,6 +120,7 @@ Status Node::Impl::open_link() {
   BulkServiceOptions service;
   service.system = system.get();
   service.job_name = job.name;
+  service.chunk_bytes = config.link.chunk_bytes;
   service.store = store;
   service.retention = retention;
   service.baseline = baseline;
