@@ -352,9 +352,11 @@ bool Coordination::begin_next() {
     if (dropped_.contains(step))
       hold(GapReason::kScalarsMissing, fmt::format("the client dropped the message of step {}", step),
            "none: the scalars of the step exist nowhere else");
-    else if (newest_message_ > step && message_missed(step))
+    else if (newest_message_ > step && message_missed(step)) {
       hold(GapReason::kScalarsMissing, fmt::format("message of step {} of rank 0 has not come", step),
            "the client sends it again");
+      ask_for_messages();
+    }
     return false;
   }
   attempt_ = Attempt{};
@@ -377,7 +379,7 @@ bool Coordination::begin_next() {
 
 // Later messages are there, and this one did not come within the grace, whether or not more go on coming.
 bool Coordination::message_missed(StepNumber step) {
-  if (messages_.empty()) return false;
+  if (messages_.empty() && shape_.names.size() < 2) return false;  // newer ones are known of by peers alone
   const std::uint64_t now = clock_.monotonic_ns();
   if (awaited_step_ != step) {
     awaited_step_ = step;
@@ -649,7 +651,16 @@ void Coordination::forget_ops_of_step() {
   commands_.emplace_back(ForgetBelow{binder_.comm(), tag});
 }
 
+void Coordination::ask_for_messages() {
+  if (shape_.names.size() < 2) return;
+  const std::uint64_t now = clock_.monotonic_ns();
+  if (messages_asked_ns_ != 0 && now - messages_asked_ns_ < kAskAgainNs) return;
+  messages_asked_ns_ = now;
+  commands_.emplace_back(AskMessages{bound_});
+}
+
 void Coordination::ask_for_layout(const LayoutId& id) {
+  ask_for_messages();
   const std::uint64_t now = clock_.monotonic_ns();
   if (layout_asked_ns_ != 0 && now - layout_asked_ns_ < kAskAgainNs) return;
   layout_asked_ns_ = now;

@@ -105,6 +105,10 @@ struct AskLayout {
 struct FetchStep {
   GoPtr go;
 };
+// Messages after this step, or layouts, have not come here although others go on: ask whoever has them all.
+struct AskMessages {
+  StepNumber after = 0;
+};
 struct PublishSizes {
   OpSizesPtr sizes;
 };
@@ -112,8 +116,8 @@ struct NoteEvent {
   bool warning = false;
   std::string text;
 };
-using Command =
-    std::variant<AskWords, OrderBind, AskDrain, GiveGo, ForgetBelow, AskLayout, PublishSizes, FetchStep, NoteEvent>;
+using Command = std::variant<AskWords, OrderBind, AskDrain, GiveGo, ForgetBelow, AskLayout, AskMessages, PublishSizes,
+                             FetchStep, NoteEvent>;
 
 class Coordination {
  public:
@@ -203,6 +207,7 @@ class Coordination {
   [[nodiscard]] const replica::WitnessBucket* witness_of(std::uint32_t bucket) const;
   [[nodiscard]] bool known_incomplete(const dataplane::Assignments& assignments) const;
   void fetch_if_due();
+  void ask_for_messages();
   void follow_owners();
   void forget_ops_of_step();
   void note(bool warning, std::string text);
@@ -243,6 +248,7 @@ class Coordination {
   StepNumber durable_seen_ = 0;                // when durable last moved, it was this
   std::uint64_t durable_behind_since_ns_ = 0;  // and has stood behind verified since then
   std::uint64_t layout_asked_ns_ = 0;
+  std::uint64_t messages_asked_ns_ = 0;
   std::uint64_t last_ops_ns_ = 0;                   // when an assembler last had news
   std::map<StepNumber, std::uint64_t> message_ns_;  // when the newest messages came
   // counters

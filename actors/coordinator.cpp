@@ -15,6 +15,7 @@ namespace {
 
 constexpr std::chrono::milliseconds kTick{50};
 constexpr std::chrono::milliseconds kAnswerDeadline{5000};
+constexpr std::chrono::milliseconds kSyncDeadline{60'000};
 constexpr std::chrono::milliseconds kReportDelay{5};
 constexpr std::uint64_t kReportEveryNs = 500'000'000;
 constexpr std::size_t kDigestsPerReport = 512;
@@ -101,6 +102,14 @@ struct Carrier {
     for (const IngressActor& ingress : wiring().ingress) self->send(ingress, forget_atom_v, forget.comm, forget.tag);
   }
   void operator()(const AskLayout& ask) const { self->send(wiring().side_channel, ask_atom_v, to_hex(ask.layout)); }
+  // A hand-over from the home that failed while this node stayed live: nothing else would bring it.
+  void operator()(const AskMessages& ask) const {
+    const ClusterState* cluster = self->state.options.cluster.get();
+    const auto home = cluster == nullptr ? std::nullopt : cluster->home();
+    if (!home || *home == cluster->self() || !wiring().fetcher) return;
+    self->request(wiring().fetcher, kSyncDeadline, sync_atom_v, std::uint64_t{*home}, std::uint64_t{ask.after})
+        .then([](const Outcome&) {}, [](const caf::error&) {});
+  }
   void operator()(const PublishSizes& publish) const {
     for (const AssemblerActor& assembler : wiring().assemblers) self->send(assembler, sizes_atom_v, publish.sizes);
   }

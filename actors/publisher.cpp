@@ -23,6 +23,8 @@ namespace {
 
 constexpr std::chrono::milliseconds kCoordinatorDeadline{1000};
 constexpr std::chrono::milliseconds kUploadDeadline{30'000};
+constexpr std::chrono::milliseconds kSyncDeadline{30'000};
+constexpr std::uint64_t kSyncEveryNs = 3'000'000'000;
 constexpr std::uint64_t kRetryMsMin = 200;
 constexpr std::uint64_t kRetryMsMax = 5000;
 constexpr const char* kSoftware = "gradtap 0.1.0";
@@ -47,6 +49,8 @@ struct PublisherState {
   std::uint64_t retry_ms = 0;
   std::uint64_t not_before_ns = 0;
   std::uint64_t retained_ns = 0;
+  std::uint64_t synced_ns = 0;
+  std::size_t synced_from = 0;
   bool tick_queued = false;
   // counters
   std::uint64_t points = 0;
@@ -354,6 +358,18 @@ void retain(PublisherPointer self) {
   state.objects_deleted += report->objects_deleted;
 }
 
+// A node that has just become home may lack what an earlier home could not hand over: its peers have it.
+void ask_peers_for_side_values(PublisherPointer self, StepNumber step) {
+  PublisherState& state = self->state;
+  const std::uint64_t now = state.options.clock->monotonic_ns();
+  const std::vector<MemberIndex> peers = state.options.cluster->live_peers();
+  if (peers.empty() || !state.wiring->fetcher || (state.synced_ns != 0 && now - state.synced_ns < kSyncEveryNs)) return;
+  state.synced_ns = now;
+  const MemberIndex peer = peers[state.synced_from++ % peers.size()];
+  self->request(state.wiring->fetcher, kSyncDeadline, sync_atom_v, std::uint64_t{peer}, std::uint64_t{step - 1})
+      .then([](const Outcome&) {}, [](const caf::error&) {});
+}
+
 // Every live peer must see the same store: two directories of one name would each hold half of every point.
 Status store_is_shared(PublisherState& state) {
   const ClusterState& cluster = *state.options.cluster;
@@ -408,6 +424,7 @@ bool look(PublisherPointer self) {
     }
     tell(self, {{GapReason::kSideStateMissing, step, side.error().text(), "the ranks commit one after another"}});
     // Steps after it wait for the same ranks; one that never comes whole is left behind.
+    if (view->durable > step + 1) ask_peers_for_side_values(self, step);
     if (view->durable > step + 4) {
       state.given_up = step;
       ++state.steps_given_up;

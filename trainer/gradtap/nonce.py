@@ -4,7 +4,6 @@ whether rank 0 is tracked.
 The store is used during attach only: later use would contend with the job's own.
 """
 
-import datetime
 import os
 import time
 
@@ -12,6 +11,7 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
 UNTAPPED = "untapped"
+POLL_S = 0.02
 _calls = {}
 
 
@@ -59,6 +59,7 @@ class Agreement:
     def _set(self, key, value):
         try:
             self._store.set(key, value)
+            self._store.add(key + "/there", 1)
         except Exception as error:
             raise StoreError("the store of the process group cannot be used: %r" % (error,)) from None
 
@@ -68,21 +69,19 @@ class Agreement:
         seen, since = None, time.monotonic()
         while True:
             try:
-                self._store.wait([key], datetime.timedelta(milliseconds=500))
-                value = self._store.get(key)
-                return value.decode() if isinstance(value, bytes) else str(value)
-            except Exception:  # a time-out is an exception of a class that differs between versions
-                pass
+                # Never store.wait() with a short time-out: it would stay in force for the job's own calls.
+                if self._store.add(key + "/there", 0) > 0:
+                    value = self._store.get(key)
+                    return value.decode() if isinstance(value, bytes) else str(value)
+                ticks = self._store.add("progress", 0) if moving else None
+            except Exception as error:
+                raise StoreError("the store of the process group is gone: %r" % (error,)) from None
             now = time.monotonic()
-            if moving:
-                try:
-                    ticks = self._store.add("progress", 0)
-                except Exception as error:
-                    raise StoreError("the store of the process group is gone: %r" % (error,)) from None
-                if ticks != seen:
-                    seen, since = ticks, now
+            if ticks != seen:
+                seen, since = ticks, now
             if now - since >= quiet:
                 raise StoreError("nothing from rank 0 for %.1f s while waiting for its %s" % (quiet, key))
+            time.sleep(POLL_S)
 
 
 class StoreError(Exception):

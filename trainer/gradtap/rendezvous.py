@@ -3,12 +3,12 @@
 Every wait ends: as long as somebody reports progress it goes on, after quiet_s without any it names whom it waited for.
 """
 
-import datetime
 import time
 
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
+POLL_S = 0.02
 _calls = {}
 
 
@@ -41,6 +41,7 @@ class Rendezvous:
             return
         try:
             self._store.set(key, text)
+            self._store.add(key + "/there", 1)
             self.tick(force=True)
         except Exception as error:
             raise RendezvousError("the store of the process group is gone: %r" % (error,)) from None
@@ -63,12 +64,10 @@ class Rendezvous:
         seen, since = None, time.monotonic()
         while True:
             try:
-                self._store.wait([key], datetime.timedelta(milliseconds=250))
-                value = self._store.get(key)
-                return value.decode("utf-8") if isinstance(value, bytes) else str(value)
-            except Exception:  # a time-out is an exception of a class that differs between versions
-                pass
-            try:
+                # Never store.wait() with a short time-out: it would stay in force for the job's own calls.
+                if self._store.add(key + "/there", 0) > 0:
+                    value = self._store.get(key)
+                    return value.decode("utf-8") if isinstance(value, bytes) else str(value)
                 ticks = self._store.add("progress", 0)
             except Exception as error:
                 raise RendezvousError("the store of the process group is gone: %r" % (error,)) from None
@@ -77,3 +76,4 @@ class Rendezvous:
                 seen, since = ticks, now
             elif now - since >= self._quiet_s:
                 raise RendezvousError("nothing from %s for %.0f s (waiting for %s)" % (whom, self._quiet_s, key))
+            time.sleep(POLL_S)

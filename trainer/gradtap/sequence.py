@@ -13,15 +13,26 @@ def base(group):
     if current < (1 << 20):
         return 0
     try:
-        name = c10d._pg_names[group]
-        store = dist.PrefixStore(name, c10d._pg_map[group][1])
+        store = dist.PrefixStore(c10d._pg_names[group], c10d._pg_map[group][1])
+    except Exception:
+        return current
+    try:
         store.wait(["SEQ_NUM_STORE_KEY"], datetime.timedelta(milliseconds=500))
         value = int.from_bytes(store.get("SEQ_NUM_STORE_KEY"), "little")
         if 0 <= current - value < (1 << 40):
             return value
     except Exception:
-        pass
+        _restore_timeout(store)
     return current  # the node learns the distance to the wire's tags anyway
+
+
+def _restore_timeout(store):
+    """A wait that ran out leaves its short time-out on the connection, for the job's own calls; a get takes it away."""
+    try:
+        store.set("gradtap-timeout", "")
+        store.get("gradtap-timeout")
+    except Exception:
+        pass
 
 
 class Sequence:

@@ -68,6 +68,7 @@ class CoordinationRig {
   std::vector<std::uint64_t> drains;
   std::vector<GoPtr> gos;
   std::vector<LayoutId> layouts_asked;
+  std::vector<StepNumber> messages_asked;
   std::vector<GoPtr> fetches;  // steps that peers are to be asked for
   std::vector<ForgetBelow> forgotten;
   std::vector<std::string> notes;
@@ -218,9 +219,11 @@ class CoordinationRig {
   }
   void carry_out(ForgetBelow& forget) { forgotten.push_back(forget); }
   void carry_out(AskLayout& ask) { layouts_asked.push_back(ask.layout); }
+  void carry_out(AskMessages& ask) { messages_asked.push_back(ask.after); }
   void carry_out(FetchStep& fetch) { fetches.push_back(fetch.go); }
   void carry_out(PublishSizes& publish) { sizes_version = publish.sizes->version(); }
   void carry_out(NoteEvent& note) { notes.push_back(note.text); }
+  void carry_out(auto&) {}  // what no test looks at
 
   void check_numbers() {
     const json status = core.status();

@@ -255,7 +255,10 @@ TEST_CASE("garbage on the socket ends that connection only") {
     client.send(bytes);
   }
   Client huge(server.port());
-  huge.send("GET /" + std::string(200'000, 'a') + " HTTP/1.1\r\nHost: x\r\n\r\n");
+  std::string long_line = "GET /";
+  long_line.append(200'000, 'a');
+  long_line += " HTTP/1.1\r\nHost: x\r\n\r\n";
+  huge.send(long_line);
   CHECK_FALSE(starts_with(huge.answer(), "HTTP/1.1 200"));
   Client client(server.port());
   client.send(request("GET", "/fine"));
