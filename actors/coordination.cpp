@@ -298,6 +298,7 @@ void Coordination::on_peer(const PeerReport& report) {
   kept.digests.clear();
   newest_message_ = std::max(newest_message_, report.training);
   published_ = std::max(published_, report.published);
+  if (report.delta) binder_.hint_delta(*report.delta);
   if (attempt_.phase == Phase::kWatching) fetch_if_due();
   advance();
 }
@@ -639,16 +640,23 @@ void Coordination::finish_step() {
 // Ops come in order: what lies before the last op of a bound step is over, and so is what lies before the end of the
 // interval once the offset of tags is known.
 void Coordination::forget_ops_of_step() {
+  const auto forget = [this](std::uint32_t comm, std::uint64_t below) {
+    if (below == 0 || below > ~std::uint32_t{0}) return;
+    const auto tag = static_cast<std::uint32_t>(below);
+    binder_.forget_below(comm, tag);
+    std::erase_if(ops_, [&](const auto& entry) { return entry.first.comm == comm && entry.first.tag < tag; });
+    commands_.emplace_back(ForgetBelow{comm, tag});
+  };
+  const auto end_at = [this](std::int64_t delta) {
+    const std::int64_t tag = static_cast<std::int64_t>(attempt_.evidence.end) + delta;
+    return tag > 0 ? static_cast<std::uint64_t>(tag) : 0;
+  };
   std::uint64_t below = attempt_.last_op ? std::uint64_t{attempt_.last_op->tag} + 1 : 0;
-  if (binder_.delta_known()) {
-    const std::int64_t tag = static_cast<std::int64_t>(attempt_.evidence.end) + binder_.deltas().front();
-    if (tag > 0) below = std::max(below, static_cast<std::uint64_t>(tag));
-  }
-  if (below == 0 || below > ~std::uint32_t{0}) return;
-  const auto tag = static_cast<std::uint32_t>(below);
-  binder_.forget_below(binder_.comm(), tag);
-  std::erase_if(ops_, [&](const auto& entry) { return entry.first.comm == binder_.comm() && entry.first.tag < tag; });
-  commands_.emplace_back(ForgetBelow{binder_.comm(), tag});
+  if (binder_.delta_known()) below = std::max(below, end_at(binder_.deltas().front()));
+  if (below > 0) return forget(binder_.comm(), below);
+  // A step that was fetched before anything was bound here: what a peer has learnt says which ops are over.
+  if (binder_.deltas().empty() && binder_.hint())
+    for (const std::uint32_t comm : binder_.comms()) forget(comm, end_at(*binder_.hint()));
 }
 
 void Coordination::ask_for_messages() {

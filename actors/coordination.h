@@ -64,6 +64,7 @@ struct PeerReport {
   StepNumber training = 0;
   StepNumber bound = 0;
   StepNumber published = 0;
+  std::optional<std::int64_t> delta;  // offset of tags, once it is learnt there
   struct Shard {
     ShardId shard = 0;
     StepNumber version = 0;
@@ -149,6 +150,9 @@ class Coordination {
 
   [[nodiscard]] StepNumber training() const;
   [[nodiscard]] StepNumber bound() const { return bound_; }
+  [[nodiscard]] std::optional<std::int64_t> delta() const {
+    return binder_.deltas().empty() ? std::nullopt : std::optional(binder_.deltas().front());
+  }
   [[nodiscard]] StepNumber verified() const;
   [[nodiscard]] StepNumber durable() const;
   [[nodiscard]] StepNumber published() const { return published_; }

@@ -28,6 +28,7 @@ struct CoordinatorState {
   WiringPtr wiring;
   bool base_reported = false;
   bool report_scheduled = false;
+  std::size_t asked_peers = 0;
   std::uint64_t reported_ns = 0;
   std::vector<PeerReport::Digest> fresh_digests;  // not yet reported to peers
 };
@@ -105,8 +106,13 @@ struct Carrier {
   // A hand-over from the home that failed while this node stayed live: nothing else would bring it.
   void operator()(const AskMessages& ask) const {
     const ClusterState* cluster = self->state.options.cluster.get();
-    const auto home = cluster == nullptr ? std::nullopt : cluster->home();
-    if (!home || *home == cluster->self() || !wiring().fetcher) return;
+    if (cluster == nullptr || !wiring().fetcher) return;
+    const std::vector<MemberIndex> peers = cluster->live_peers();
+    auto home = cluster->home();
+    if (!home || *home == cluster->self()) {  // then one of the others may have it
+      if (peers.empty()) return;
+      home = peers[self->state.asked_peers++ % peers.size()];
+    }
     self->request(wiring().fetcher, kSyncDeadline, sync_atom_v, std::uint64_t{*home}, std::uint64_t{ask.after})
         .then([](const Outcome&) {}, [](const caf::error&) {});
   }
@@ -176,6 +182,7 @@ void send_report(CoordinatorPointer self) {
   report.training = core.training();
   report.bound = core.bound();
   report.published = core.published();
+  report.delta = core.delta();
   report.gaps = core.local_gaps();
   const auto& owners = core.progress().owners();
   for (ShardId shard = 0; shard < owners.size(); ++shard)

@@ -176,8 +176,7 @@ Result<std::vector<storage::SideEntry>> scan(FetcherState& state, MemberIndex so
   request.kind = link::BulkKind::kSideScan;
   request.job = job_id(state.options.job_name);
   request.step = after;
-  auto answer =
-      state.options.link->call(state.options.cluster->name(source), request, 5 * state.options.call_timeout_ms);
+  auto answer = state.options.link->call(state.options.cluster->name(source), request, state.options.call_timeout_ms);
   if (!answer) return std::unexpected(answer.error());
   return decode_side_batch(answer->bytes);
 }

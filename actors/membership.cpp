@@ -1,6 +1,7 @@
 #include "actors/membership.h"
 
 #include <algorithm>
+#include <map>
 #include <set>
 #include <utility>
 
@@ -36,6 +37,12 @@ struct Member {
   std::string last_error;
 };
 
+// A question to one member that is still open: it ends with the member, not only at its deadline.
+struct OpenAsk {
+  MemberIndex member = 0;
+  caf::typed_response_promise<HttpAnswer> promise;
+};
+
 struct MembershipState {
   static inline const char* name = "membership";
   MembershipOptions options;
@@ -44,7 +51,10 @@ struct MembershipState {
   std::uint64_t started_ns = 0;
   bool syncing = false;
   bool was_home = false;
+  bool taking_over = false;
   std::set<MemberIndex> synced;  // during a cold start
+  std::map<std::uint64_t, OpenAsk> asks;
+  std::uint64_t next_ask = 1;
 };
 
 using MembershipPointer = MembershipActor::stateful_pointer<MembershipState>;
@@ -53,15 +63,44 @@ void note(MembershipPointer self, LogLevel level, std::string text, MemberIndex 
   self->state.options.events->add(level, text, {{"member", self->state.options.cluster->name(member)}});
 }
 
-void look_at_home(MembershipPointer self) {
+void settle_home(MembershipPointer self, bool home) {
   MembershipState& state = self->state;
-  const bool home = state.options.cluster->is_home();
-  if (home == state.was_home || !state.wiring || !state.wiring->side_channel) return;
   state.was_home = home;
   note(self, LogLevel::kInfo, home ? "this node is the home of the job" : "another node is the home of the job",
        state.options.cluster->home().value_or(state.options.cluster->self()));
   self->send(state.wiring->side_channel, home_atom_v, home);
   if (state.wiring->publisher) self->send(state.wiring->publisher, tick_atom_v);
+}
+
+// The last home called an entry durable once it and one peer had it, and that peer may have been another one: before
+// this node acts as home it asks every live peer for what it lacks (PROTOCOLS 5.6).
+void take_over(MembershipPointer self, std::vector<MemberIndex> peers) {
+  MembershipState& state = self->state;
+  if (peers.empty()) {
+    state.taking_over = false;
+    if (state.options.cluster->is_home()) settle_home(self, true);
+    return;
+  }
+  const MemberIndex peer = peers.back();
+  peers.pop_back();
+  const auto next = [self, peers = std::move(peers)] { take_over(self, peers); };
+  self->request(state.wiring->fetcher, kSyncDeadline, sync_atom_v, std::uint64_t{peer},
+                std::uint64_t{state.options.stored_step()})
+      .then(
+          [self, peer, next](const Outcome& outcome) {
+            if (!outcome.ok) self->state.members[peer].last_error = outcome.error.text();
+            next();
+          },
+          [next](const caf::error&) { next(); });
+}
+
+void look_at_home(MembershipPointer self) {
+  MembershipState& state = self->state;
+  const bool home = state.options.cluster->is_home();
+  if (home == state.was_home || state.taking_over || !state.wiring || !state.wiring->side_channel) return;
+  if (!home || !state.wiring->fetcher) return settle_home(self, home);
+  state.taking_over = true;
+  take_over(self, state.options.cluster->live_peers());
 }
 
 void tell_live(MembershipPointer self, MemberIndex member, bool live) {
@@ -88,6 +127,16 @@ void lose(MembershipPointer self, MemberIndex member, const std::string& why) {
   entry.peer = PeerActor();
   entry.last_error = why;
   ++entry.downs;
+  auto& asks = self->state.asks;
+  for (auto ask = asks.begin(); ask != asks.end();) {
+    if (ask->second.member != member) {
+      ++ask;
+      continue;
+    }
+    ask->second.promise.deliver(
+        http_error({ErrorCode::kPeerUnreachable, "the member went down", {}, {}, why, {}}, 503));
+    ask = asks.erase(ask);
+  }
   tell_live(self, member, false);
   entry.pause_ms = kPauseMsMin;
   retry(self, member);
@@ -242,11 +291,20 @@ caf::result<HttpAnswer> ask_one(MembershipPointer self, MemberIndex member, cons
     promise.deliver(http_error({ErrorCode::kPeerUnreachable, "the member is down", {}, {}, {}, {}}, 503));
     return promise;
   }
-  self->request(self->state.members[member].peer, what == "upload" ? kUploadDeadline : kAskDeadline, ask_atom_v, what,
+  MembershipState& state = self->state;
+  const std::uint64_t id = state.next_ask++;
+  state.asks.emplace(id, OpenAsk{member, promise});
+  const auto settle = [self, id](HttpAnswer answer) {
+    const auto open = self->state.asks.find(id);
+    if (open == self->state.asks.end()) return;
+    open->second.promise.deliver(std::move(answer));
+    self->state.asks.erase(open);
+  };
+  self->request(state.members[member].peer, what == "upload" ? kUploadDeadline : kAskDeadline, ask_atom_v, what,
                 argument)
-      .then([promise](const std::string& text) mutable { promise.deliver(HttpAnswer{200, text}); },
-            [promise, self](const caf::error& error) mutable {
-              promise.deliver(http_error(
+      .then([settle](const std::string& text) { settle(HttpAnswer{200, text}); },
+            [settle, self](const caf::error& error) {
+              settle(http_error(
                   {ErrorCode::kTimeout, "the member did not answer", {}, {}, self->system().render(error), {}}, 503));
             });
   return promise;

@@ -19,6 +19,7 @@ constexpr std::size_t kListMax = 65'536;
 constexpr std::size_t kGapsMax = 64;
 constexpr std::size_t kGapTextMax = 2000;
 constexpr std::uint64_t kStepMax = std::uint64_t{1} << 62;
+constexpr std::int64_t kDeltaMax = std::int64_t{1} << 40;
 constexpr std::uint64_t kU32Max = ~std::uint32_t{0};
 
 Result<json> parse(std::string_view text, const char* where) {
@@ -81,6 +82,7 @@ std::string encode_report(const PeerReport& report, LineageId lineage) {
               {"bound", report.bound},
               {"published", report.published},
               {"shards", shards},
+              {"delta", report.delta ? json(*report.delta) : json(nullptr)},
               {"digests", digests},
               {"gaps", gaps}}
       .dump(-1, ' ', false, json::error_handler_t::replace);
@@ -100,6 +102,12 @@ Result<PeerReportText> decode_report(std::string_view text) {
   parsed.report.training = training;
   parsed.report.bound = bound;
   parsed.report.published = published;
+  if (const auto delta = body.find("delta"); delta != body.end() && !delta->is_null()) {
+    if (!delta->is_number_integer()) return malformed(where, "delta: an integer or null");
+    const auto value = delta->get<std::int64_t>();
+    if (value < -kDeltaMax || value > kDeltaMax) return malformed(where, "delta: a difference of tags");
+    parsed.report.delta = value;
+  }
   GRADTAP_LET(shards, json_array(body, "shards", where, kListMax));
   for (const json& entry : *shards) {
     if (!entry.is_array() || entry.size() != 3) return malformed(where, "shards: [shard, version, durable]");

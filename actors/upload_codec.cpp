@@ -90,7 +90,10 @@ Result<std::vector<UploadedShard>> decode_uploaded(std::string_view text) {
   const std::string where = "uploaded";
   GRADTAP_LET(body, replica::parse_json_object(text, where));
   if (const auto error = body.find("error"); error != body.end() && error->is_object()) {
-    const auto field = [&](const char* name) { return error->value(name, std::string()); };
+    const auto field = [&](const char* name) {
+      const auto text = error->find(name);
+      return text != error->end() && text->is_string() ? text->get<std::string>() : std::string();
+    };
     ErrorCode code = ErrorCode::kObjectStore;
     if (error->contains("code") && (*error)["code"].is_number_unsigned())
       code = static_cast<ErrorCode>((*error)["code"].get<unsigned>());

@@ -160,6 +160,13 @@ void Binder::search(const StepEvidence& evidence, const Layout& layout, std::uin
   }
 }
 
+std::vector<std::uint32_t> Binder::comms() const {
+  std::vector<std::uint32_t> comms;
+  for (auto at = ops_.begin(); at != ops_.end(); at = ops_.upper_bound(OpKey{comms.back(), ~std::uint32_t{0}}))
+    comms.push_back(at->first.comm);
+  return comms;
+}
+
 Assignments Binder::assignments(const StepEvidence& evidence, bool search_shift) const {
   Assignments found;
   const auto at = layouts_.find(evidence.layout);
@@ -180,6 +187,10 @@ Assignments Binder::assignments(const StepEvidence& evidence, bool search_shift)
         search(evidence, layout, comm_, deltas_.front() + shift, true, true, found);
     }
     return found;
+  }
+  if (hint_) {
+    for (const std::uint32_t comm : comms()) search(evidence, layout, comm, *hint_, false, true, found);
+    if (!found.list.empty()) return found;
   }
   // Nothing learnt yet: every delta that puts a seen op, of a length that some bucket has, into the interval.
   std::set<std::pair<std::uint32_t, std::int64_t>> tried;

@@ -145,6 +145,11 @@ class Binder {
   // tag - sequence. Empty before the first binding; the first one may leave several values (an interval that begins or
   // ends with foreign collectives), which later bindings reduce to one.
   [[nodiscard]] const std::vector<std::int64_t>& deltas() const { return deltas_; }
+  // What another tap of the same job has learnt: tried first while nothing is learnt here. The witness still decides.
+  void hint_delta(std::int64_t delta) { hint_ = delta; }
+  [[nodiscard]] const std::optional<std::int64_t>& hint() const { return hint_; }
+  // Communicators with ops that are not over.
+  [[nodiscard]] std::vector<std::uint32_t> comms() const;
   // After ANCHOR_LOST: learn delta anew, as in the beginning.
   void lose_anchor() { deltas_.clear(); }
   [[nodiscard]] bool delta_known() const { return deltas_.size() == 1; }
@@ -178,6 +183,7 @@ class Binder {
   std::set<StepNumber> bound_steps_;
   std::uint32_t comm_ = 0;
   std::vector<std::int64_t> deltas_;
+  std::optional<std::int64_t> hint_;
   StepNumber forgotten_steps_ = 0;  // steps up to here count as bound
   Counters counters_;
 };

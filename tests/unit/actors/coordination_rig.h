@@ -223,7 +223,6 @@ class CoordinationRig {
   void carry_out(FetchStep& fetch) { fetches.push_back(fetch.go); }
   void carry_out(PublishSizes& publish) { sizes_version = publish.sizes->version(); }
   void carry_out(NoteEvent& note) { notes.push_back(note.text); }
-  void carry_out(auto&) {}  // what no test looks at
 
   void check_numbers() {
     const json status = core.status();
@@ -236,20 +235,22 @@ class CoordinationRig {
     REQUIRE(durable <= verified);
     REQUIRE(verified <= training);
     const auto applied_here = status["applied_here"].get<std::uint64_t>();
-    REQUIRE(applied_here <= bound);
-    REQUIRE(bound - applied_here <= bind_ahead);
-    if (core.shape().names.size() == 1) REQUIRE(verified == applied_here);
+    const bool alone = core.shape().names.size() == 1;
+    // Owners of a cluster may have a step from a peer while it is still being bound.
+    if (alone) REQUIRE(applied_here <= bound);
+    if (alone) REQUIRE(verified == applied_here);
+    if (applied_here < bound) REQUIRE(bound - applied_here <= bind_ahead);
     REQUIRE(verified >= verified_before_);
     REQUIRE(durable >= durable_before_);
     verified_before_ = verified;
     durable_before_ = durable;
-    // A difference is never without a reason.
+    // A difference is never without a reason; what keeps a peer back it says itself.
     const auto stages = [&](GapStage stage) {
       const auto gaps = core.gaps();
       return std::any_of(gaps.begin(), gaps.end(),
                          [&](const Gap& gap) { return gap_reason_stage(gap.reason) == stage; });
     };
-    if (verified < training) REQUIRE(stages(GapStage::kVerify));
+    if (alone && verified < training) REQUIRE(stages(GapStage::kVerify));
   }
 
   bool pumping_ = false;
