@@ -1,0 +1,369 @@
+#include "actors/job_progress.h"
+
+#include <algorithm>
+#include <set>
+
+#include <doctest/doctest.h>
+#include <fmt/format.h>
+
+#include "common/bytes.h"
+#include "common/random.h"
+#include "common/sha256.h"
+
+namespace gradtap::actors {
+namespace {
+
+Sha256 digest_of(ShardId shard, StepNumber step, int variant = 0) {
+  return sha256(fmt::format("shard {} step {} variant {}", shard, step, variant));
+}
+
+// Three members, two copies: shard 0 on tap0 and tap1, shard 1 on tap1 and tap2.
+struct Pair {
+  JobProgress progress;
+  explicit Pair(bool degraded, std::size_t steps_kept = 4096)
+      : progress({{0, 1}, {1, 2}}, {"tap0", "tap1", "tap2"}, {2, degraded, 8, steps_kept}) {
+    for (MemberIndex member = 0; member < 3; ++member) progress.on_live(member, true);
+  }
+  void durable_everywhere(StepNumber step) {
+    for (const auto& [member, shard] : {std::pair<MemberIndex, ShardId>{0, 0}, {1, 0}, {1, 1}, {2, 1}})
+      progress.on_durable(member, shard, step);
+  }
+  [[nodiscard]] std::optional<Gap> gap(GapReason reason) const {
+    for (const Gap& gap : progress.gaps())
+      if (gap.reason == reason) return gap;
+    return std::nullopt;
+  }
+};
+
+// The rule of PROTOCOLS 5.5, from its words: no sorting, every step is tried.
+struct Model {
+  struct Owner {
+    bool known = false;
+    StepNumber version = 0;
+    std::optional<StepNumber> durable;
+  };
+  std::vector<std::vector<MemberIndex>> owners;
+  std::size_t copies = 2;
+  bool degraded = true;
+  StepNumber lag = 8;
+  std::size_t kept = 6;
+  std::vector<bool> live;
+  std::vector<std::vector<Owner>> table;
+  std::set<StepNumber> steps;                                // of which any digest was ever reported
+  std::map<std::pair<StepNumber, ShardId>, Sha256> digests;  // the first that was reported
+  bool diverged = false;
+
+  static constexpr StepNumber kTop = 80;
+
+  [[nodiscard]] std::size_t place(MemberIndex member, ShardId shard) const {
+    for (std::size_t i = 0; i < owners[shard].size(); ++i)
+      if (owners[shard][i] == member) return i;
+    return ~std::size_t{0};
+  }
+  [[nodiscard]] bool step_kept(StepNumber step) const {
+    const auto newer = std::count_if(steps.begin(), steps.end(), [&](StepNumber other) { return other > step; });
+    return steps.contains(step) && static_cast<std::size_t>(newer) < kept;
+  }
+  [[nodiscard]] bool synced(ShardId shard, std::size_t i) const {
+    const Owner& owner = table[shard][i];
+    if (!live[owners[shard][i]] || !owner.durable) return false;
+    return std::none_of(table[shard].begin(), table[shard].end(),
+                        [&](const Owner& other) { return other.durable && *other.durable > *owner.durable + lag; });
+  }
+  [[nodiscard]] std::optional<StepNumber> durable_of(ShardId shard) const {
+    std::size_t in_sync = 0;
+    for (std::size_t i = 0; i < owners[shard].size(); ++i) in_sync += synced(shard, i) ? 1 : 0;
+    std::size_t need = std::min(copies, owners[shard].size());
+    if (degraded) need = std::clamp<std::size_t>(in_sync, 1, need);
+    // Those in sync count; when they are too few, whatever is on a disk does.
+    const bool only_synced = in_sync >= need;
+    for (StepNumber step = kTop + 1; step-- > 0;) {
+      std::size_t have = 0;
+      for (std::size_t i = 0; i < owners[shard].size(); ++i) {
+        const Owner& owner = table[shard][i];
+        if (owner.durable && *owner.durable >= step && (!only_synced || synced(shard, i))) ++have;
+      }
+      if (have >= need) return step;
+    }
+    return std::nullopt;
+  }
+  [[nodiscard]] StepNumber durable() const {
+    StepNumber lowest = kTop;
+    for (ShardId shard = 0; shard < owners.size(); ++shard) lowest = std::min(lowest, durable_of(shard).value_or(0));
+    return lowest;
+  }
+  [[nodiscard]] std::optional<StepNumber> publishable() const {
+    for (ShardId shard = 0; shard < owners.size(); ++shard)
+      if (!durable_of(shard)) return std::nullopt;
+    if (diverged) return std::nullopt;
+    return durable();
+  }
+  [[nodiscard]] StepNumber verified() const {
+    StepNumber lowest = kTop;
+    for (ShardId shard = 0; shard < owners.size(); ++shard) {
+      StepNumber best = durable_of(shard).value_or(0);
+      for (std::size_t i = 0; i < owners[shard].size(); ++i)
+        if (live[owners[shard][i]] && table[shard][i].known) best = std::max(best, table[shard][i].version);
+      lowest = std::min(lowest, best);
+    }
+    return lowest;
+  }
+};
+
+}  // namespace
+
+TEST_CASE("two copies make a step durable, one makes it verified") {
+  Pair job(true);
+  CHECK(job.progress.durable() == 0);
+  CHECK_FALSE(job.progress.publishable());
+  CHECK_FALSE(job.progress.base_durable());
+  job.durable_everywhere(0);
+  CHECK(job.progress.base_durable());
+  CHECK(job.progress.publishable() == 0);
+  job.progress.on_version(0, 0, 3);
+  CHECK(job.progress.verified() == 0);  // shard 1 is not there
+  job.progress.on_version(2, 1, 2);
+  CHECK(job.progress.verified() == 2);
+  CHECK(job.progress.durable() == 0);
+  job.progress.on_durable(0, 0, 3);
+  job.progress.on_durable(2, 1, 3);
+  CHECK(job.progress.durable() == 0);  // one copy each
+  job.progress.on_durable(1, 0, 2);
+  job.progress.on_durable(1, 1, 3);
+  CHECK(job.progress.durable() == 2);
+  CHECK(job.progress.publishable() == 2);
+  CHECK(job.progress.verified() == 3);  // what is durable is verified
+  CHECK(job.progress.lowest_durable(0) == 2);
+  CHECK(job.progress.lowest_durable(1) == 3);
+}
+
+TEST_CASE("an owner that goes down stops the others from being durable only when nothing may be degraded") {
+  for (const bool degraded : {true, false}) {
+    CAPTURE(degraded);
+    Pair job(degraded);
+    job.durable_everywhere(5);
+    job.progress.on_live(2, false);
+    CHECK(job.gap(GapReason::kReplicaShort));
+    CHECK(job.gap(GapReason::kReplicaShort)->evidence.find("1 (tap1, tap2)") != std::string::npos);
+    CHECK_FALSE(job.gap(GapReason::kOwnerDown));
+    for (const auto& [member, shard] : {std::pair<MemberIndex, ShardId>{0, 0}, {1, 0}, {1, 1}})
+      job.progress.on_durable(member, shard, 9);
+    CHECK(job.progress.durable() == (degraded ? 9 : 5));
+    // The co-owner keeps its log from where the other one is.
+    CHECK(job.progress.lowest_durable(1) == 5);
+    CHECK(job.progress.producers(1, 9) == std::vector<MemberIndex>{1});
+    job.progress.on_live(2, true);
+    job.progress.on_durable(2, 1, 9);
+    CHECK(job.progress.durable() == 9);
+    CHECK_FALSE(job.gap(GapReason::kReplicaShort));
+    CHECK(job.progress.producers(1, 9) == std::vector<MemberIndex>{1, 2});
+  }
+}
+
+TEST_CASE("an owner far behind does not hold durable back, one that is near does") {
+  Pair job(true);
+  job.durable_everywhere(0);
+  for (const MemberIndex member : {0U, 1U}) job.progress.on_durable(member, 0, 20);
+  job.progress.on_durable(1, 1, 20);
+  job.progress.on_durable(2, 1, 11);  // more than 8 behind
+  CHECK(job.progress.durable() == 20);
+  CHECK(job.gap(GapReason::kReplicaShort));
+  job.progress.on_durable(2, 1, 12);  // 8 behind: in sync, and its copy is wanted
+  CHECK(job.progress.durable() == 12);
+  CHECK_FALSE(job.gap(GapReason::kReplicaShort));
+}
+
+TEST_CASE("a shard without a live owner is said, and stays where its disks are") {
+  Pair job(true);
+  job.durable_everywhere(4);
+  job.progress.on_live(1, false);
+  job.progress.on_live(2, false);
+  const auto down = job.gap(GapReason::kOwnerDown);
+  REQUIRE(down);
+  CHECK(down->since_step == 5);
+  CHECK(down->evidence.find("1 (tap1, tap2)") != std::string::npos);
+  CHECK(down->evidence.find("0 (tap0") == std::string::npos);
+  CHECK(job.progress.durable() == 4);
+  CHECK(job.progress.verified() == 4);
+  CHECK(job.progress.producers(1, 4).empty());
+  CHECK(job.progress.base_durable());
+}
+
+TEST_CASE("digests of co-owners that differ are an alarm, and nothing is publishable after it") {
+  Pair job(true);
+  job.durable_everywhere(2);
+  for (const ShardId shard : {0U, 1U}) job.progress.on_digest(1, shard, 2, digest_of(shard, 2));
+  CHECK(job.progress.digests(2) == std::vector<Sha256>{digest_of(0, 2), digest_of(1, 2)});
+  job.progress.on_digest(0, 0, 2, digest_of(0, 2));
+  CHECK_FALSE(job.progress.diverged());
+  CHECK(job.progress.publishable() == 2);
+  job.progress.on_digest(0, 1, 2, digest_of(1, 2, 9));  // no owner of it: nobody listens
+  CHECK_FALSE(job.progress.diverged());
+  job.progress.on_digest(2, 1, 2, digest_of(1, 2, 1));
+  CHECK(job.progress.diverged());
+  CHECK_FALSE(job.progress.publishable());
+  const auto gap = job.gap(GapReason::kDiverged);
+  REQUIRE(gap);
+  CHECK(gap->since_step == 2);
+  CHECK(gap->evidence.find("shard 1 step 2: tap2") != std::string::npos);
+  // It is no vote: later agreement does not clear it.
+  job.progress.on_digest(2, 1, 2, digest_of(1, 2));
+  CHECK(job.progress.diverged());
+}
+
+TEST_CASE("roots are those of steps of which every shard's digest is known, as far back as they are kept") {
+  Pair job(true, 3);
+  for (StepNumber step = 1; step <= 5; ++step) {
+    job.progress.on_digest(0, 0, step, digest_of(0, step));
+    if (step != 4) job.progress.on_digest(2, 1, step, digest_of(1, step));
+  }
+  const auto roots = job.progress.roots(0, 100);
+  REQUIRE(roots.size() == 2);
+  for (const StepNumber step : {3U, 5U}) {
+    // The concatenation's SHA-256, computed here.
+    const Sha256 first = digest_of(0, step);
+    const Sha256 second = digest_of(1, step);
+    std::vector<std::uint8_t> both(first.begin(), first.end());
+    both.insert(both.end(), second.begin(), second.end());
+    CHECK(roots.at(step) == sha256(ByteSpan(both)));
+  }
+  CHECK(job.progress.roots(5, 5).size() == 1);
+  CHECK_FALSE(job.progress.digests(4));
+  job.progress.on_digest(0, 0, 2, digest_of(0, 2));  // older than everything kept
+  CHECK_FALSE(job.progress.digests(2));
+  job.progress.on_digest(2, 1, 4, digest_of(1, 4));
+  CHECK(job.progress.digests(4));
+}
+
+TEST_CASE("an owner that starts again is at its durable step, one with an empty store has nothing") {
+  Pair job(false);
+  job.durable_everywhere(6);
+  job.progress.on_version(2, 1, 9);
+  job.progress.on_version(2, 1, 6);
+  CHECK(job.progress.owner(1, 1).version == 6);
+  CHECK(job.progress.owner(1, 1).durable == 6);
+  job.progress.on_version(2, 1, 0);  // a new disk
+  CHECK(job.progress.owner(1, 1).durable == 0);
+  CHECK(job.progress.durable() == 0);
+  CHECK(job.progress.lowest_durable(1) == 0);
+  // A step that is durable was applied.
+  job.progress.on_durable(2, 1, 7);
+  CHECK(job.progress.owner(1, 1).version == 7);
+}
+
+TEST_CASE("reports about what there is not change nothing") {
+  Pair job(true);
+  job.durable_everywhere(3);
+  job.progress.on_durable(7, 0, 9);
+  job.progress.on_durable(2, 0, 9);  // not its owner
+  job.progress.on_durable(0, 5, 9);
+  job.progress.on_version(0, 5, 9);
+  job.progress.on_version(2, 0, 9);
+  job.progress.on_digest(0, 5, 9, {});
+  job.progress.on_live(9, true);
+  CHECK(job.progress.verified() == 3);
+  CHECK(job.progress.durable() == 3);
+  CHECK(job.progress.producers(5, 1).empty());
+  CHECK_FALSE(job.progress.digests(9));
+  const JobProgress empty({}, {"tap0"}, {});
+  CHECK(empty.verified() == 0);
+  CHECK(empty.durable() == 0);
+  CHECK_FALSE(empty.publishable());
+}
+
+TEST_CASE("random reports say the same as the rule's words") {
+  std::uint64_t published = 0;
+  std::uint64_t divergences = 0;
+  for (std::uint64_t seed = 1; seed <= 200; ++seed) {
+    CAPTURE(seed);
+    SeededRandom random(seed);
+    Model model;
+    const std::size_t members = 1 + random.below(4);
+    const std::size_t shards = 1 + random.below(3);
+    const std::size_t replicas = 1 + random.below(std::min<std::size_t>(members, 3));
+    std::vector<std::string> names;
+    for (std::size_t i = 0; i < members; ++i) names.push_back(fmt::format("tap{}", i));
+    for (ShardId shard = 0; shard < shards; ++shard) {
+      model.owners.emplace_back();
+      for (std::size_t i = 0; i < replicas; ++i) model.owners.back().push_back((shard + i) % members);
+      model.table.emplace_back(replicas);
+    }
+    model.live.assign(members, false);
+    model.copies = std::min<std::size_t>(replicas, 2);
+    model.degraded = random.below(2) == 0;
+    model.lag = random.below(6);
+    JobProgress progress(model.owners, names, {model.copies, model.degraded, model.lag, model.kept});
+    for (int event = 0; event < 150; ++event) {
+      const MemberIndex member = random.below(members);
+      const auto shard = static_cast<ShardId>(random.below(shards));
+      const std::size_t place = model.place(member, shard);
+      const bool owner = place < replicas;
+      const StepNumber step = std::min<StepNumber>(Model::kTop, static_cast<StepNumber>(event) / 4 + random.below(8));
+      switch (random.below(5)) {
+        case 0: {
+          const bool live = random.below(4) != 0;
+          progress.on_live(member, live);
+          model.live[member] = live;
+          break;
+        }
+        case 1:
+          progress.on_version(member, shard, step);
+          if (owner) {
+            auto& entry = model.table[shard][place];
+            entry.known = true;
+            entry.version = step;
+            if (entry.durable) entry.durable = std::min(*entry.durable, step);
+          }
+          break;
+        case 2: {
+          const bool wrong = random.below(12) == 0;
+          const Sha256 digest = digest_of(shard, step, wrong ? 1 : 0);
+          progress.on_digest(member, shard, step, digest);
+          if (owner) {
+            model.steps.insert(step);
+            if (model.step_kept(step)) {
+              const auto first = model.digests.emplace(std::pair(step, shard), digest).first;
+              model.diverged = model.diverged || first->second != digest;
+            }
+          }
+          break;
+        }
+        default:
+          progress.on_durable(member, shard, step);
+          if (owner) {
+            auto& entry = model.table[shard][place];
+            entry.durable = std::max(entry.durable.value_or(0), step);
+            entry.version = entry.known ? std::max(entry.version, step) : step;
+            entry.known = true;
+          }
+      }
+      REQUIRE(progress.durable() == model.durable());
+      REQUIRE(progress.verified() == model.verified());
+      REQUIRE(progress.durable() <= progress.verified());
+      REQUIRE(progress.publishable() == model.publishable());
+      REQUIRE(progress.diverged() == model.diverged);
+      const StepNumber asked = random.below(Model::kTop);
+      std::vector<MemberIndex> producers;
+      StepNumber lowest = Model::kTop;
+      for (std::size_t i = 0; i < replicas; ++i) {
+        const auto& entry = model.table[shard][i];
+        if (model.live[model.owners[shard][i]] && entry.durable && *entry.durable >= asked)
+          producers.push_back(model.owners[shard][i]);
+        lowest = std::min(lowest, entry.durable.value_or(0));
+      }
+      REQUIRE(progress.producers(shard, asked) == producers);
+      REQUIRE(progress.lowest_durable(shard) == lowest);
+      bool whole = model.step_kept(step);
+      for (ShardId each = 0; each < shards; ++each) whole = whole && model.digests.contains({step, each});
+      REQUIRE(progress.digests(step).has_value() == whole);
+      if (whole) REQUIRE(progress.roots(step, step).size() == 1);
+    }
+    published += progress.publishable().value_or(0);
+    divergences += progress.diverged() ? 1 : 0;
+  }
+  CHECK(published > 100);  // the model was not compared with nothing
+  CHECK(divergences > 20);
+  CHECK(divergences < 180);
+}
+
+}  // namespace gradtap::actors
