@@ -105,7 +105,8 @@ Result<PeerReportText> decode_report(std::string_view text) {
   if (const auto delta = body.find("delta"); delta != body.end() && !delta->is_null()) {
     if (!delta->is_number_integer()) return malformed(where, "delta: an integer or null");
     const auto value = delta->get<std::int64_t>();
-    if (value < -kDeltaMax || value > kDeltaMax) return malformed(where, "delta: a difference of tags");
+    const bool wraps = delta->is_number_unsigned() && value < 0;
+    if (wraps || value < -kDeltaMax || value > kDeltaMax) return malformed(where, "delta: a difference of tags");
     parsed.report.delta = value;
   }
   GRADTAP_LET(shards, json_array(body, "shards", where, kListMax));

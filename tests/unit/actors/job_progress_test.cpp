@@ -231,6 +231,7 @@ TEST_CASE("roots are those of steps of which every shard's digest is known, as f
   CHECK_FALSE(job.progress.digests(4));
   job.progress.on_digest(0, 0, 2, digest_of(0, 2));  // older than everything kept
   CHECK_FALSE(job.progress.digests(2));
+  CHECK(job.progress.digests(3));  // and takes no newer one's place
   job.progress.on_digest(2, 1, 4, digest_of(1, 4));
   CHECK(job.progress.digests(4));
 }

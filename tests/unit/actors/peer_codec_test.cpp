@@ -118,6 +118,25 @@ TEST_CASE("a report comes back as it was") {
   CHECK(got.gaps[0].action == "held");
 }
 
+TEST_CASE("the offset of tags is told once it is learnt") {
+  PeerReport report = full_report();
+  for (const std::optional<std::int64_t> delta :
+       {std::optional<std::int64_t>(), std::optional<std::int64_t>(0), std::optional<std::int64_t>(-7),
+        std::optional<std::int64_t>(std::int64_t{1} << 40)}) {
+    report.delta = delta;
+    const auto decoded = decode_report(encode_report(report, 9));
+    REQUIRE(decoded);
+    CHECK(decoded->report.delta == delta);
+  }
+  json body = report_body();
+  CHECK_FALSE(decode_report(body.dump())->report.delta);  // not told
+  for (const json& delta : {json(1.5), json("1"), json((std::int64_t{1} << 40) + 1), json(-(std::int64_t{1} << 40) - 1),
+                            json(std::int64_t{1} << 62), json(~std::uint64_t{0}), json::array(), json(true)}) {
+    body["delta"] = delta;
+    refused(body);
+  }
+}
+
 TEST_CASE("a report written by hand is read") {
   const auto decoded = decode_report(report_body().dump());
   REQUIRE_MESSAGE(decoded, decoded.error().text());
