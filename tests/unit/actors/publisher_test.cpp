@@ -486,6 +486,7 @@ TEST_CASE("a record that says something else about the same step ends publishing
     CHECK(rig.steps() == Steps{1});
     CHECK(rig.point(1).record == planted);
     CHECK(rig.says(GapReason::kPublishConflict));
+    CHECK(rig.count("failures") == 1);  // it is not tried again
     CHECK(rig.count("points") == 0);
   }
   SUBCASE("the same state, by a twin") {
