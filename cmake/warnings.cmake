@@ -7,11 +7,11 @@ target_compile_options(gradtap_options INTERFACE -ffp-contract=off)
 if(GRADTAP_SANITIZE)
   # CAF's headers form null references on purpose; its own documentation excludes this check.
   target_compile_options(gradtap_options INTERFACE -fsanitize=address,undefined -fno-sanitize=null
-                         -fno-omit-frame-pointer -fno-sanitize-recover=all -g)
+                         -fno-omit-frame-pointer -fno-sanitize-recover=all)
   target_link_options(gradtap_options INTERFACE -fsanitize=address,undefined)
 endif()
 if(GRADTAP_TSAN)
-  target_compile_options(gradtap_options INTERFACE -fsanitize=thread -g)
+  target_compile_options(gradtap_options INTERFACE -fsanitize=thread)
   target_link_options(gradtap_options INTERFACE -fsanitize=thread)
 endif()
 if(GRADTAP_FUZZ)

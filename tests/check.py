@@ -19,8 +19,8 @@ import sys
 import time
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-CPP = ["common", "schema", "dataplane", "replica", "storage", "actors", "apps", "bench", "tests"]
-FLOORS = ["common", "schema", "dataplane", "replica", "storage", "actors", "apps"]
+FLOORS = ["common", "schema", "dataplane", "replica", "storage", "link", "recovery", "actors", "apps"]
+CPP = FLOORS + ["bench", "tests"]
 SHOWN = 20  # lines of each finding
 JOBS = int(os.environ.get("JOBS", os.cpu_count() or 1))
 
@@ -148,7 +148,8 @@ def under(preset):
         environment = dict(os.environ, ASAN_OPTIONS="detect_leaks=1:abort_on_error=0",
                            UBSAN_OPTIONS="print_stacktrace=1:halt_on_error=1", TSAN_OPTIONS="halt_on_error=1")
         bad = [] if programs else ["no unit_* program was built"]
-        for program in programs:
+
+        def one(program):
             begun = time.monotonic()
             try:
                 done = quiet([os.path.join(folder, program)], env=environment, timeout=600)
@@ -157,8 +158,9 @@ def under(preset):
                 code, output = "none: ran past 600 s", ""
             print("   %-24s %s %.1f s" % (program, "passed" if code == 0 else "FAILED", time.monotonic() - begun),
                   flush=True)
-            if code != 0:
-                bad.append("%s: exit code %s\n%s" % (program, code, output[-4000:]))
+            return None if code == 0 else "%s: exit code %s\n%s" % (program, code, output[-4000:])
+        with concurrent.futures.ThreadPoolExecutor(JOBS) as pool:
+            bad += filter(None, pool.map(one, programs))
         return len(programs), bad
     return check
 

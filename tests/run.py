@@ -1,5 +1,6 @@
 #!/usr/bin/python3
-"""Runs the test suites one after another, each under a time limit, and ends with a table and one line of counts.
+"""Runs the test suites, each under a time limit, and ends with a table and one line of counts. Those that measure no
+time share the cores; the live ones have the machine for themselves, one after another.
 
     tests/run.py [--all] [--list] [NAME...]      NAME: only suites whose name contains it
 
@@ -7,6 +8,8 @@ A suite is a program: exit code 0 passed, 77 skipped (its NOT RUN line says why)
 each is kept in build/test-logs/NAME.log; that of a failed one is shown.
 """
 import argparse
+import collections
+import concurrent.futures
 import os
 import signal
 import subprocess
@@ -18,27 +21,49 @@ BIN = os.path.join(ROOT, "build", "bin")
 LOGS = os.path.join(ROOT, "build", "test-logs")
 PYTHON = "/usr/bin/python3"
 SKIPPED = 77
+Suite = collections.namedtuple("Suite", "name command limit_seconds alone")
+Result = collections.namedtuple("Result", "name verdict seconds reason left_out")
+TIMED = ("trainer/cost",)
+running = set()  # children of all threads
 
 
 def suites(everything):
-    """(name, command, limit in seconds)"""
-    found = []
+    shared, alone = sharing_suites(), live_suites(everything)
+    return [Suite(*s, False) for s in shared] + [Suite(*s, True) for s in alone]
+
+
+def python(*path):
+    return [PYTHON, os.path.join(ROOT, *path)]
+
+
+def sharing_suites():
+    """(name, command, limit in seconds); the longest first, so that none is left alone at the end."""
+    found = [s for s in trainer_suites() if s[0] not in TIMED]
     programs = sorted(os.listdir(BIN)) if os.path.isdir(BIN) else []
     for kind, limit in (("unit", 120), ("property", 180)):
         names = [p for p in programs if p.startswith(kind + "_")]
         if not names:
             found.append((kind, ["sh", "-c", "echo no %s_* program in build/bin: run make build; exit 1" % kind], 5))
         found += [(name, [os.path.join(BIN, name)], limit) for name in names]
-    python = lambda *path: [PYTHON, os.path.join(ROOT, *path)]
     found.append(("floors", python("tests", "floors", "floors_test.py"), 30))
     found.append(("docs", python("tests", "floors", "docs_test.py"), 30))
-    trainer = os.path.join(ROOT, "tests", "unit", "trainer")
-    if any(n.endswith("_test.py") for n in (os.listdir(trainer) if os.path.isdir(trainer) else [])):
-        found.append(("trainer", [PYTHON, "-m", "unittest", "discover", "-s", trainer, "-p", "*_test.py"], 480))
-    else:
-        found.append(("trainer", ["sh", "-c", "echo no *_test.py in tests/unit/trainer; exit 1"], 5))
-    found.append(("harness", python("tests", "system", "harness_test.py"), 60))
-    found.append(("rig", python("tests", "system", "rig_test.py"), 120))
+    return found
+
+
+def trainer_suites():
+    """One of each file."""
+    folder = os.path.join(ROOT, "tests", "unit", "trainer")
+    names = sorted(n for n in (os.listdir(folder) if os.path.isdir(folder) else []) if n.endswith("_test.py"))
+    if not names:
+        return [("trainer", ["sh", "-c", "echo no *_test.py in tests/unit/trainer; exit 1"], 5)]
+    return [("trainer/" + n[:-len("_test.py")],
+             [PYTHON, "-m", "unittest", "discover", "-s", folder, "-p", n], 300) for n in names]
+
+
+def live_suites(everything):
+    found = [s for s in trainer_suites() if s[0] in TIMED]
+    found += [("harness", python("tests", "system", "harness_test.py"), 60),
+              ("rig", python("tests", "system", "rig_test.py"), 120)]
     for name, arguments, limit in short_system() + (long_system() if everything else []):
         title = "system/" + "-".join([name] + arguments)
         found.append((title, python("tests", "system", name + ".py") + arguments, limit))
@@ -66,29 +91,78 @@ def run(command, limit, log):
     with open(log, "w") as out:
         child = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT,
                                  env=environment, start_new_session=True)
+        running.add(child)
         try:
             return child.wait(timeout=limit)
         except subprocess.TimeoutExpired:
-            os.killpg(child.pid, signal.SIGTERM)  # lets a rig take itself down
-            try:
-                child.wait(timeout=20)
-            except subprocess.TimeoutExpired:
-                os.killpg(child.pid, signal.SIGKILL)
-                child.wait()
+            end(child)
             return None
         except BaseException:
-            os.killpg(child.pid, signal.SIGTERM)
-            try:
-                child.wait(timeout=20)
-            except subprocess.TimeoutExpired:
-                os.killpg(child.pid, signal.SIGKILL)
+            end(child)
             raise
+        finally:
+            running.discard(child)
+
+
+def end(child):
+    os.killpg(child.pid, signal.SIGTERM)  # lets a rig take itself down
+    try:
+        child.wait(timeout=20)
+    except subprocess.TimeoutExpired:
+        os.killpg(child.pid, signal.SIGKILL)
+        child.wait()
 
 
 def notes(log):
     """What a suite says it left out."""
     with open(log, errors="replace") as f:
         return [line.strip() for line in f if line.startswith(("SKIPPED", "NOT RUN", "[SKIPPED"))]
+
+
+def run_suite(suite):
+    log = os.path.join(LOGS, suite.name.replace("/", "-") + ".log")
+    begun = time.monotonic()
+    code = run(suite.command, suite.limit_seconds, log)
+    verdict = {0: "passed", SKIPPED: "SKIPPED"}.get(code, "FAILED")
+    left_out, reason = notes(log), ""
+    if verdict == "FAILED":
+        reason = "ran past its limit of %d s" % suite.limit_seconds if code is None else "exit code %d" % code
+    elif verdict == "SKIPPED":
+        reason = left_out[0] if left_out else "no reason given"
+    return Result(suite.name, verdict, time.monotonic() - begun, reason, left_out)
+
+
+def report(result):
+    print("%-34s %s %7.1f s  %s" % (result.name, result.verdict, result.seconds, result.reason), flush=True)
+    if result.verdict == "FAILED":
+        log = os.path.join(LOGS, result.name.replace("/", "-") + ".log")
+        with open(log, errors="replace") as f:
+            lines = f.read().splitlines()
+        for line in lines[-60:]:
+            print("    | " + line)
+        print("    the whole output: " + os.path.relpath(log, ROOT), flush=True)
+    return result
+
+
+def run_all(chosen):
+    """Results in the order of the suites; each is reported as it ends."""
+    pool = concurrent.futures.ThreadPoolExecutor(os.cpu_count() or 1)
+    try:
+        waiting = [pool.submit(run_suite, s) for s in chosen if not s.alone]
+        for done in concurrent.futures.as_completed(waiting):
+            report(done.result())
+    except BaseException:
+        for child in list(running):
+            end(child)
+        raise
+    finally:
+        pool.shutdown(cancel_futures=True)
+    results = [w.result() for w in waiting]
+    for suite in chosen:
+        if suite.alone:
+            print("%-34s running, %d s at most" % (suite.name, suite.limit_seconds), flush=True)
+            results.append(report(run_suite(suite)))
+    return results
 
 
 def main():
@@ -98,43 +172,23 @@ def main():
     parser.add_argument("only", nargs="*", metavar="NAME")
     options = parser.parse_args()
     chosen = [s for s in suites(options.all or bool(options.only))
-              if not options.only or any(o in s[0] for o in options.only)]
+              if not options.only or any(o in s.name for o in options.only)]
     if options.list:
-        print("\n".join(name for name, _, _ in chosen))
+        print("\n".join(s.name for s in chosen))
         return 0
     if not chosen:
         print("no suite is named like " + ", ".join(options.only))
         return 2
     os.makedirs(LOGS, exist_ok=True)
-    results, started = [], time.monotonic()
-    for name, command, limit in chosen:
-        print("%-28s " % name, end="", flush=True)
-        log = os.path.join(LOGS, name.replace("/", "-") + ".log")
-        begun = time.monotonic()
-        code = run(command, limit, log)
-        seconds = time.monotonic() - begun
-        verdict = {0: "passed", SKIPPED: "SKIPPED"}.get(code, "FAILED")
-        reason = ""
-        if verdict == "FAILED":
-            reason = "ran past its limit of %d s" % limit if code is None else "exit code %d" % code
-        left_out = notes(log)
-        if verdict == "SKIPPED":
-            reason = left_out[0] if left_out else "no reason given"
-        print("%s %7.1f s  %s" % (verdict, seconds, reason), flush=True)
-        if verdict == "FAILED":
-            with open(log, errors="replace") as f:
-                lines = f.read().splitlines()
-            for line in lines[-60:]:
-                print("    | " + line)
-            print("    the whole output: " + os.path.relpath(log, ROOT), flush=True)
-        results.append((name, verdict, seconds, reason, left_out))
-    print("\n%-28s %-8s %9s" % ("suite", "verdict", "seconds"))
-    for name, verdict, seconds, reason, left_out in results:
-        print("%-28s %-8s %9.1f  %s" % (name, verdict, seconds, reason))
-        if verdict != "SKIPPED":
-            for line in left_out:
-                print("%-28s          left out: %s" % ("", line))
-    count = lambda v: sum(1 for r in results if r[1] == v)
+    started = time.monotonic()
+    results = run_all(chosen)
+    print("\n%-34s %-8s %9s" % ("suite", "verdict", "seconds"))
+    for result in results:
+        print("%-34s %-8s %9.1f  %s" % (result.name, result.verdict, result.seconds, result.reason))
+        if result.verdict != "SKIPPED":
+            for line in result.left_out:
+                print("%-34s          left out: %s" % ("", line))
+    count = lambda v: sum(1 for r in results if r.verdict == v)
     print("total %.1f s" % (time.monotonic() - started))
     print("%d passed, %d failed, %d skipped" % (count("passed"), count("FAILED"), count("SKIPPED")), flush=True)
     return 1 if count("FAILED") or not count("passed") else 0

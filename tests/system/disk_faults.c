@@ -1,8 +1,8 @@
 /* Preloaded into a node by publish_faults.py: calls on files below one directory fail, or are slow, as a control file
  * says. GRADTAP_FAULT_DIR names the directory, GRADTAP_FAULT_FILE the control file: one line "CALL ERRNO SKIP SLOW_US",
- * CALL one of open, write, fsync, link, unlink, any; after SKIP further calls of that kind each one fails with ERRNO (0:
- * none fails), and each takes SLOW_US more. No control file: nothing happens. Calls are counted from the moment when the
- * file changed; a line with the kind of each call that failed is appended to GRADTAP_FAULT_FILE.hits.
+ * CALL one of open, write, fsync, link, unlink, any; after SKIP further calls of that kind each one fails with ERRNO
+ * (0: none fails), and each takes SLOW_US more. No control file: nothing happens. Calls are counted from the moment
+ * when the file changed; a line with the kind of each call that failed is appended to GRADTAP_FAULT_FILE.hits.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -87,7 +87,9 @@ static int below_at(int at, const char* path) {
   return at >= 0 && at < kFiles && watched[at];
 }
 
-static int is_watched(int fd) { return fd >= 0 && fd < kFiles && watched[fd]; }
+static int is_watched(int fd) {
+  return fd >= 0 && fd < kFiles && watched[fd];
+}
 
 static int opened(int at, const char* path, int flags, int mode) {
   if (!next_openat) next_openat = (int (*)(int, const char*, int, ...))dlsym(RTLD_NEXT, "openat");
@@ -104,19 +106,27 @@ static int opened(int at, const char* path, int flags, int mode) {
   return fd;
 }
 
-#define MODE_OF(flags)                              \
-  int mode = 0;                                     \
-  if ((flags) & (O_CREAT | __O_TMPFILE)) {          \
-    va_list more;                                   \
-    va_start(more, flags);                          \
-    mode = va_arg(more, int);                       \
-    va_end(more);                                   \
+#define MODE_OF(flags)                     \
+  int mode = 0;                            \
+  if ((flags) & (O_CREAT | __O_TMPFILE)) { \
+    va_list more;                          \
+    va_start(more, flags);                 \
+    mode = va_arg(more, int);              \
+    va_end(more);                          \
   }
 
-int open(const char* path, int flags, ...) { MODE_OF(flags) return opened(AT_FDCWD, path, flags, mode); }
-int open64(const char* path, int flags, ...) { MODE_OF(flags) return opened(AT_FDCWD, path, flags, mode); }
-int openat(int at, const char* path, int flags, ...) { MODE_OF(flags) return opened(at, path, flags, mode); }
-int openat64(int at, const char* path, int flags, ...) { MODE_OF(flags) return opened(at, path, flags, mode); }
+int open(const char* path, int flags, ...) {
+  MODE_OF(flags) return opened(AT_FDCWD, path, flags, mode);
+}
+int open64(const char* path, int flags, ...) {
+  MODE_OF(flags) return opened(AT_FDCWD, path, flags, mode);
+}
+int openat(int at, const char* path, int flags, ...) {
+  MODE_OF(flags) return opened(at, path, flags, mode);
+}
+int openat64(int at, const char* path, int flags, ...) {
+  MODE_OF(flags) return opened(at, path, flags, mode);
+}
 
 #define FAIL_OR_NEXT(kind, condition, type, name, prototype, ...) \
   static type(*next) prototype;                                   \
@@ -128,13 +138,11 @@ int openat64(int at, const char* path, int flags, ...) { MODE_OF(flags) return o
   }                                                               \
   return next(__VA_ARGS__);
 
-ssize_t write(int fd, const void* data, size_t size) {
-  FAIL_OR_NEXT("write", is_watched(fd), ssize_t, "write", (int, const void*, size_t), fd, data, size)
-}
-ssize_t writev(int fd, const struct iovec* parts, int count) {
-  FAIL_OR_NEXT("write", is_watched(fd), ssize_t, "writev", (int, const struct iovec*, int), fd, parts, count)
-}
-ssize_t pwrite64(int fd, const void* data, size_t size, off64_t at) {
+ssize_t write(int fd, const void* data,
+              size_t size){FAIL_OR_NEXT("write", is_watched(fd), ssize_t, "write", (int, const void*, size_t), fd, data,
+                                        size)} ssize_t writev(int fd, const struct iovec* parts, int count){
+    FAIL_OR_NEXT("write", is_watched(fd), ssize_t, "writev", (int, const struct iovec*, int), fd, parts, count)} ssize_t
+    pwrite64(int fd, const void* data, size_t size, off64_t at) {
   FAIL_OR_NEXT("write", is_watched(fd), ssize_t, "pwrite64", (int, const void*, size_t, off64_t), fd, data, size, at)
 }
 int close(int fd) {
@@ -143,15 +151,21 @@ int close(int fd) {
   if (fd >= 0 && fd < kFiles) watched[fd] = 0;
   return next(fd);
 }
-int fsync(int fd) { FAIL_OR_NEXT("fsync", is_watched(fd), int, "fsync", (int), fd) }
-int fdatasync(int fd) { FAIL_OR_NEXT("fsync", is_watched(fd), int, "fdatasync", (int), fd) }
+int fsync(int fd) {
+  FAIL_OR_NEXT("fsync", is_watched(fd), int, "fsync", (int), fd)
+}
+int fdatasync(int fd) {
+  FAIL_OR_NEXT("fsync", is_watched(fd), int, "fdatasync", (int), fd)
+}
 int link(const char* from, const char* to) {
   FAIL_OR_NEXT("link", below(to), int, "link", (const char*, const char*), from, to)
 }
 int linkat(int a, const char* from, int b, const char* to, int flags) {
   FAIL_OR_NEXT("link", below_at(b, to), int, "linkat", (int, const char*, int, const char*, int), a, from, b, to, flags)
 }
-int unlink(const char* path) { FAIL_OR_NEXT("unlink", below(path), int, "unlink", (const char*), path) }
+int unlink(const char* path) {
+  FAIL_OR_NEXT("unlink", below(path), int, "unlink", (const char*), path)
+}
 int unlinkat(int at, const char* path, int flags) {
   FAIL_OR_NEXT("unlink", below_at(at, path), int, "unlinkat", (int, const char*, int), at, path, flags)
 }
