@@ -2,7 +2,8 @@
 //
 // Purpose: the only knowledge of an all-reduce algorithm that assembly has. A provider is a pure function of (world,
 // sender, op size, message index). Ownership: immutable objects, shared by reference; any thread.
-// Invariants: messages of one edge are numbered from 0 in sending order; empty messages are not sent and not numbered.
+// Invariants: messages of one edge are numbered from 0 in sending order. Where an algorithm sends empty messages they
+// have a place without bytes; numbers may be left out (NcclRing), those have no place.
 // Failure behaviour: a message that the schedule does not know has no place (nullopt), never a guessed one.
 #pragma once
 
@@ -34,7 +35,7 @@ class Schedule {
   [[nodiscard]] virtual std::uint32_t world() const = 0;
   // Whether the algorithm sends data of an all-reduce from `source` to `target` at all.
   [[nodiscard]] virtual bool has_edge(std::uint32_t source, std::uint32_t target) const = 0;
-  // Number of data messages that `source` sends for an op of this size.
+  // One more than the highest number of a data message that `source` sends for an op of this size.
   [[nodiscard]] virtual std::uint64_t message_count(std::uint32_t source, const OpSize& size) const = 0;
   [[nodiscard]] virtual std::optional<MessagePlace> place(std::uint32_t source, const OpSize& size,
                                                           std::uint64_t message_index) const = 0;
