@@ -31,10 +31,16 @@ std::uint32_t CaptureWalker::word(std::size_t offset) const {
 }
 
 Result<CaptureWalker> CaptureWalker::over(ByteSpan file, std::string name) {
+  if (PcapngWalker::recognises(file)) {
+    auto blocks = PcapngWalker::over(file, name);
+    if (!blocks) return std::unexpected(blocks.error());
+    CaptureWalker walker(file, std::move(name));
+    walker.blocks_ = std::move(*blocks);
+    return walker;
+  }
   if (file.size() < kFileHeaderBytes) {
     return fail(ErrorCode::kCaptureEndsEarly, "capture has no file header", std::move(name),
-                fmt::format("{} bytes", kFileHeaderBytes), fmt::format("{} bytes", file.size()),
-                "record it again, or convert it: editcap -F pcap IN OUT");
+                fmt::format("{} bytes", kFileHeaderBytes), fmt::format("{} bytes", file.size()), "record it again");
   }
   CaptureWalker walker(file, std::move(name));
   const auto magic = load_le<std::uint32_t>(file.data());
@@ -42,8 +48,8 @@ Result<CaptureWalker> CaptureWalker::over(ByteSpan file, std::string name) {
   const std::uint32_t plain = walker.word(0);
   walker.nanoseconds_ = plain == kMagicNano;
   if (plain != kMagicMicro && plain != kMagicNano) {
-    return fail(ErrorCode::kCaptureMalformed, "not a classic pcap file", walker.name_, "magic a1b2c3d4 or a1b23c4d",
-                fmt::format("{:08x}", magic), "convert it: editcap -F pcap IN OUT");
+    return fail(ErrorCode::kCaptureMalformed, "neither a pcap nor a pcapng file", walker.name_,
+                "magic a1b2c3d4, a1b23c4d or 0a0d0d0a", fmt::format("{:08x}", magic), "name a capture file");
   }
   // The upper bits of the word hold the length of a frame check sequence.
   if ((walker.word(20) & 0x03ffffff) != kLinkEthernet) {
@@ -54,6 +60,7 @@ Result<CaptureWalker> CaptureWalker::over(ByteSpan file, std::string name) {
 }
 
 Result<bool> CaptureWalker::next(CaptureRecord& record) {
+  if (blocks_) return blocks_->next(record);
   const std::size_t left = file_.size() - offset_;
   if (left == 0) return false;
   const auto where = [&] { return fmt::format("{}:{}", name_, offset_); };
@@ -74,6 +81,7 @@ Result<bool> CaptureWalker::next(CaptureRecord& record) {
                 "the capture was cut; use the records before it by cutting the file here");
   }
   record.bytes = file_.subspan(offset_ + kRecordHeaderBytes, captured);
+  record.interface = 0;
   record.wire_bytes = word(offset_ + 12);
   record.time_ns =
       std::uint64_t{word(offset_)} * 1'000'000'000 + std::uint64_t{word(offset_ + 4)} * (nanoseconds_ ? 1 : 1000);
@@ -90,7 +98,7 @@ Result<CaptureFile> CaptureFile::open(const std::string& path) {
   struct stat info{};
   if (fstat(fd, &info) != 0 || !S_ISREG(info.st_mode)) {
     ::close(fd);
-    return fail(ErrorCode::kFileUnreadable, "capture is not a regular file", path, {}, {}, "name a pcap file");
+    return fail(ErrorCode::kFileUnreadable, "capture is not a regular file", path, {}, {}, "name a capture file");
   }
   CaptureFile file;
   file.path_ = path;
@@ -121,6 +129,12 @@ CaptureFile& CaptureFile::operator=(CaptureFile&& other) noexcept {
 
 CaptureFile::~CaptureFile() {
   if (map_ != nullptr) munmap(map_, size_);
+}
+
+void CaptureFile::forget_before(const std::uint8_t* position) const {
+  constexpr std::size_t kPage = 4096;
+  const std::size_t length = static_cast<std::size_t>(position - bytes().data()) & ~(kPage - 1);
+  if (length > 0 && length <= size_) madvise(map_, length, MADV_DONTNEED);
 }
 
 Result<CaptureCounts> CaptureFile::count() const {

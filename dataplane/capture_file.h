@@ -1,37 +1,37 @@
-// CaptureFile: a bounded walk over the records of a classic pcap file.
+// CaptureFile: a bounded walk over the Ethernet records of a capture file, classic pcap or pcapng.
 //
 // Purpose: counting what a capture holds (the DPDK pcap driver never says that it reached the end) and feeding tests
-// and tools without DPDK. Micro- and nanosecond files of either byte order, Ethernet only. Ownership: maps the file;
-// record bytes are valid while the CaptureFile lives. Threads: const after open.
+// and tools without DPDK. Classic: micro- and nanosecond files of either byte order; pcapng: pcapng_walker.h.
+// Ownership: maps the file; record bytes are valid while the CaptureFile lives (a file of any size costs no memory of
+// its own; forget_before() gives back what the page cache mapped). Threads: const after open.
 // Failure behaviour: a record that is cut by the end of the file, or is longer than any frame, ends the walk with a
 // named error; nothing beyond the mapped bytes is read.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "common/bytes.h"
 #include "common/error.h"
+#include "dataplane/capture_record.h"
+#include "dataplane/pcapng_walker.h"
 
 namespace gradtap::dataplane {
-
-struct CaptureRecord {
-  ByteSpan bytes;
-  std::uint32_t wire_bytes = 0;
-  std::uint64_t time_ns = 0;
-};
 
 // Walks the records of a capture that is already in memory.
 class CaptureWalker {
  public:
   static constexpr std::size_t kFileHeaderBytes = 24;
   static constexpr std::size_t kRecordHeaderBytes = 16;
-  static constexpr std::uint32_t kMaxRecordBytes = 1U << 18;
 
   [[nodiscard]] static Result<CaptureWalker> over(ByteSpan file, std::string name);
   // True: `record` is filled. False: the end was reached.
   [[nodiscard]] Result<bool> next(CaptureRecord& record);
+  [[nodiscard]] bool is_pcapng() const { return blocks_.has_value(); }
+  // Records of interfaces that are not Ethernet.
+  [[nodiscard]] std::uint64_t skipped_records() const { return blocks_ ? blocks_->skipped_records() : 0; }
 
  private:
   CaptureWalker(ByteSpan file, std::string name) : file_(file), name_(std::move(name)) {}
@@ -42,6 +42,7 @@ class CaptureWalker {
   std::size_t offset_ = kFileHeaderBytes;
   bool swapped_ = false;
   bool nanoseconds_ = false;
+  std::optional<PcapngWalker> blocks_;  // of a pcapng file
 };
 
 struct CaptureCounts {
@@ -61,6 +62,8 @@ class CaptureFile {
   [[nodiscard]] Result<CaptureWalker> walk() const { return CaptureWalker::over(bytes(), path_); }
   [[nodiscard]] Result<CaptureCounts> count() const;
   [[nodiscard]] const std::string& path() const { return path_; }
+  // The bytes before `position` (of a record) will not be read soon: their pages need not stay mapped.
+  void forget_before(const std::uint8_t* position) const;
 
  private:
   CaptureFile() = default;

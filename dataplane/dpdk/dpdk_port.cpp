@@ -287,6 +287,11 @@ Result<std::unique_ptr<Port>> open_pcap_port(Eal&, const PcapConfig& config) {
   if (!file) return std::unexpected(file.error());
   auto walker = file->walk();
   if (!walker) return std::unexpected(walker.error());
+  if (walker->is_pcapng()) {
+    // The driver's library refuses interfaces of different snap length, and its record count would not be ours.
+    return fail(ErrorCode::kCaptureMalformed, "not a classic pcap file", config.file, "a pcap file", "a pcapng file",
+                "convert it: editcap -F pcap IN OUT");
+  }
   std::vector<std::uint64_t> cut;
   std::uint64_t records = 0;
   std::uint32_t largest = 0;
