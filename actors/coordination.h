@@ -77,7 +77,8 @@ struct PeerReport {
     Sha256 digest{};
   };
   std::vector<Digest> digests;
-  std::vector<Gap> gaps;  // of verify and durable stage, its own
+  std::optional<StepNumber> digests_wanted;  // it lacks digests from this step on
+  std::vector<Gap> gaps;                     // of verify and durable stage, its own
 };
 
 // -- commands ------------------------------------------------------------------------------------------------------

@@ -20,6 +20,7 @@ constexpr std::chrono::milliseconds kReportDelay{5};
 constexpr std::uint64_t kReportEveryNs = 500'000'000;
 constexpr std::size_t kDigestsPerReport = 512;
 constexpr std::uint64_t kPublishBehindMax = 64;  // intervals
+constexpr std::uint64_t kDigestWaitNs = 1'000'000'000;
 
 struct CoordinatorState {
   static inline const char* name = "coordinator";
@@ -31,6 +32,8 @@ struct CoordinatorState {
   std::size_t asked_peers = 0;
   std::uint64_t reported_ns = 0;
   std::vector<PeerReport::Digest> fresh_digests;  // not yet reported to peers
+  std::optional<StepNumber> lacking;              // due for publishing, its digests are with the peers
+  std::uint64_t lacking_since_ns = 0;
 };
 
 using CoordinatorPointer = CoordinatorActor::stateful_pointer<CoordinatorState>;
@@ -184,6 +187,7 @@ void send_report(CoordinatorPointer self) {
   report.published = core.published();
   report.delta = core.delta();
   report.gaps = core.local_gaps();
+  report.digests_wanted = state.lacking;
   const auto& owners = core.progress().owners();
   for (ShardId shard = 0; shard < owners.size(); ++shard)
     for (std::size_t place = 0; place < owners[shard].size(); ++place)
@@ -199,8 +203,39 @@ void send_report(CoordinatorPointer self) {
   if (!state.fresh_digests.empty()) schedule_report(self);
 }
 
+// Of the step that is due, or of the newest one when nobody can say those of the due one. A home that was away asks:
+// its peers applied meanwhile what it will only read from disk.
+std::optional<std::vector<Sha256>> digests_to_publish(CoordinatorPointer self, StepNumber& due, StepNumber last) {
+  CoordinatorState& state = self->state;
+  const JobProgress& progress = state.core->progress();
+  auto digests = progress.digests(due);
+  if (digests) {
+    state.lacking.reset();
+    return digests;
+  }
+  const std::uint64_t now = state.options.clock->monotonic_ns();
+  if (state.lacking != due) {
+    state.lacking = due;
+    state.lacking_since_ns = now;
+    schedule_report(self);
+  }
+  if (now - state.lacking_since_ns < kDigestWaitNs) return std::nullopt;
+  return progress.digests(due = last);
+}
+
+// A peer that was away lacks what was reported meanwhile.
+void answer_wanted(CoordinatorPointer self, const PeerReport& report) {
+  CoordinatorState& state = self->state;
+  if (!report.digests_wanted || !state.fresh_digests.empty()) return;  // it asks again
+  for (const auto& known :
+       state.core->progress().digests_of(state.core->shape().self, *report.digests_wanted, kDigestsPerReport))
+    state.fresh_digests.push_back({known.shard, known.step, known.digest});
+  if (!state.fresh_digests.empty()) schedule_report(self);
+}
+
 // Every step in turn, unless the publisher is far behind: then the newest one.
-PublishViewPtr publish_view(const CoordinatorState& state, StepNumber previous, std::uint64_t interval) {
+PublishViewPtr publish_view(CoordinatorPointer self, StepNumber previous, std::uint64_t interval) {
+  const CoordinatorState& state = self->state;
   const Coordination& core = *state.core;
   const JobProgress& progress = core.progress();
   auto view = std::make_shared<PublishView>();
@@ -215,8 +250,7 @@ PublishViewPtr publish_view(const CoordinatorState& state, StepNumber previous, 
   StepNumber due = previous - previous % interval + interval;
   if (last < due) return view;
   if (last - due > kPublishBehindMax * interval) due = last;
-  auto digests = progress.digests(due);
-  if (!digests && due != last) digests = progress.digests(due = last);
+  auto digests = digests_to_publish(self, due, last);
   if (!digests) return view;
   view->due = due;
   view->digests = std::move(*digests);
@@ -276,6 +310,7 @@ CoordinatorActor::behavior_type coordinator(CoordinatorPointer self, const Coord
       },
       [self](report_atom, const PeerReportPtr& report) {
         self->state.core->on_peer(*report);
+        answer_wanted(self, *report);
         release(self);
         report_base(self);
         if (self->state.wiring && self->state.wiring->publisher) self->send(self->state.wiring->publisher, tick_atom_v);
@@ -292,7 +327,7 @@ CoordinatorActor::behavior_type coordinator(CoordinatorPointer self, const Coord
         schedule_report(self);
       },
       [self](publish_atom, std::uint64_t previous, std::uint64_t interval) {
-        return publish_view(self->state, previous, interval);
+        return publish_view(self, previous, interval);
       },
       [self](flush_atom) { send_report(self); },
       [self](tick_atom) {

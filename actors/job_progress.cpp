@@ -156,6 +156,19 @@ std::optional<std::vector<Sha256>> JobProgress::digests(StepNumber step) const {
   return list;
 }
 
+std::vector<JobProgress::ShardDigest> JobProgress::digests_of(MemberIndex member, StepNumber from,
+                                                              std::size_t limit) const {
+  std::vector<ShardDigest> list;
+  for (auto it = digests_.lower_bound(from); it != digests_.end(); ++it)
+    for (ShardId shard = 0; shard < owners_.size(); ++shard) {
+      const std::size_t place = place_of(member, shard);
+      if (place == owners_[shard].size() || !it->second[shard] || table_[shard][place].version < it->first) continue;
+      if (list.size() == limit) return list;
+      list.push_back({shard, it->first, *it->second[shard]});
+    }
+  return list;
+}
+
 std::map<StepNumber, Sha256> JobProgress::roots(StepNumber from, StepNumber to) const {
   std::map<StepNumber, Sha256> roots;
   for (auto it = digests_.lower_bound(from); it != digests_.end() && it->first <= to; ++it)

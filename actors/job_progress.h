@@ -54,6 +54,14 @@ class JobProgress {
   [[nodiscard]] std::optional<StepNumber> publishable() const;
   // Shard digests of a step in shard order, when all are known.
   [[nodiscard]] std::optional<std::vector<Sha256>> digests(StepNumber step) const;
+  struct ShardDigest {
+    ShardId shard = 0;
+    StepNumber step = 0;
+    Sha256 digest{};
+  };
+  // What is known of a member's own shards from a step on, up to the version it reported: at most `limit`, oldest
+  // first.
+  [[nodiscard]] std::vector<ShardDigest> digests_of(MemberIndex member, StepNumber from, std::size_t limit) const;
   [[nodiscard]] std::map<StepNumber, Sha256> roots(StepNumber from, StepNumber to) const;
   // Live owners that hold the shard durably at `step`, primary first.
   [[nodiscard]] std::vector<MemberIndex> producers(ShardId shard, StepNumber step) const;

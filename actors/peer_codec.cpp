@@ -83,6 +83,7 @@ std::string encode_report(const PeerReport& report, LineageId lineage) {
               {"published", report.published},
               {"shards", shards},
               {"delta", report.delta ? json(*report.delta) : json(nullptr)},
+              {"digests_wanted", report.digests_wanted ? json(*report.digests_wanted) : json(nullptr)},
               {"digests", digests},
               {"gaps", gaps}}
       .dump(-1, ' ', false, json::error_handler_t::replace);
@@ -108,6 +109,10 @@ Result<PeerReportText> decode_report(std::string_view text) {
     const bool wraps = delta->is_number_unsigned() && value < 0;
     if (wraps || value < -kDeltaMax || value > kDeltaMax) return malformed(where, "delta: a difference of tags");
     parsed.report.delta = value;
+  }
+  if (const auto wanted = body.find("digests_wanted"); wanted != body.end() && !wanted->is_null()) {
+    GRADTAP_LET(step, json_uint_value(*wanted, "report.digests_wanted", kStepMax));
+    parsed.report.digests_wanted = step;
   }
   GRADTAP_LET(shards, json_array(body, "shards", where, kListMax));
   for (const json& entry : *shards) {

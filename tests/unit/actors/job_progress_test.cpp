@@ -236,6 +236,26 @@ TEST_CASE("roots are those of steps of which every shard's digest is known, as f
   CHECK(job.progress.digests(4));
 }
 
+TEST_CASE("a peer that was away is told what a member's own shards were, oldest first and as much as fits") {
+  Pair pair(true);
+  for (StepNumber step = 1; step <= 5; ++step) {
+    for (const MemberIndex member : {0, 1}) pair.progress.on_digest(member, 0, step, digest_of(0, step));
+    pair.progress.on_digest(2, 1, step, digest_of(1, step));
+  }
+  pair.progress.on_version(0, 0, 4);
+  const auto told = pair.progress.digests_of(0, 3, 100);  // 5 is the co-owner's word only
+  REQUIRE(told.size() == 2);
+  for (std::size_t i = 0; i < told.size(); ++i) {
+    CHECK(told[i].shard == 0);
+    CHECK(told[i].step == 3 + i);
+    CHECK(told[i].digest == digest_of(0, 3 + i));
+  }
+  CHECK(pair.progress.digests_of(0, 1, 3).size() == 3);
+  CHECK(pair.progress.digests_of(0, 1, 3).back().step == 3);
+  CHECK(pair.progress.digests_of(2, 1, 100).empty());  // it never said how far it is
+  CHECK(pair.progress.digests_of(0, 6, 100).empty());
+}
+
 TEST_CASE("an owner that starts again is at its durable step, one with an empty store has nothing") {
   Pair job(false);
   job.durable_everywhere(6);

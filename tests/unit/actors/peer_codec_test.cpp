@@ -137,6 +137,23 @@ TEST_CASE("the offset of tags is told once it is learnt") {
   }
 }
 
+TEST_CASE("digests that are wanted are asked for from a step on") {
+  PeerReport report = full_report();
+  for (const std::optional<StepNumber> wanted :
+       {std::optional<StepNumber>(), std::optional<StepNumber>(0), std::optional<StepNumber>(41)}) {
+    report.digests_wanted = wanted;
+    const auto decoded = decode_report(encode_report(report, 9));
+    REQUIRE(decoded);
+    CHECK(decoded->report.digests_wanted == wanted);
+  }
+  json body = report_body();
+  CHECK_FALSE(decode_report(body.dump())->report.digests_wanted);  // not told
+  for (const json& wanted : {json(-1), json(1.5), json("1"), json(~std::uint64_t{0}), json::array()}) {
+    body["digests_wanted"] = wanted;
+    refused(body);
+  }
+}
+
 TEST_CASE("a report written by hand is read") {
   const auto decoded = decode_report(report_body().dump());
   REQUIRE_MESSAGE(decoded, decoded.error().text());
