@@ -29,7 +29,9 @@ struct FrameView {
   ByteSpan payload;
 };
 
-// kNone: `view` is filled. Anything else: `view` is unspecified. wire_bytes 0 means unknown.
+[[nodiscard]] FrameDrop parse_tcp(const IpPacket& ip, ChecksumPolicy policy, FrameView& view);
+// find_packet() and parse_tcp(). kNone: `view` is filled. Anything else: `view` is unspecified. wire_bytes 0 means
+// unknown.
 [[nodiscard]] FrameDrop parse_frame(ByteSpan bytes, std::uint32_t wire_bytes, ChecksumPolicy policy, FrameView& view);
 
 }  // namespace gradtap::dataplane
