@@ -11,8 +11,14 @@ using namespace gradtap::dataplane;
 
 namespace {
 
-ByteSpan bytes_of(std::string_view text) {
-  return {reinterpret_cast<const std::uint8_t*>(text.data()), text.size()};
+// Of a packet whose last four bytes, the ICRC, are missing.
+std::uint32_t icrc(ByteSpan packet, bool v6) {
+  std::vector<std::uint8_t> whole(packet.begin(), packet.end());
+  whole.resize(whole.size() + kIcrcBytes);
+  IpPacket ip;
+  ip.v6 = v6;
+  ip.header = ByteSpan(whole).first(v6 ? 40 : 20);
+  return icrc_of(ip, ByteSpan(whole).subspan(ip.header.size()));
 }
 
 std::vector<std::uint8_t> from_hex(std::string_view text) {
@@ -24,15 +30,6 @@ std::vector<std::uint8_t> from_hex(std::string_view text) {
 }
 
 }  // namespace
-
-TEST_CASE("CRC-32: the check value of its catalogue entry, and pieces") {
-  CHECK(crc32(0, bytes_of("123456789")) == 0xCBF43926);
-  CHECK(crc32(0, {}) == 0);
-  const std::string_view text = "The quick brown fox jumps over the lazy dog";
-  CHECK(crc32(0, bytes_of(text)) == 0x414FA339);
-  for (std::size_t cut = 0; cut <= text.size(); ++cut)
-    CHECK(crc32(crc32(0, bytes_of(text.substr(0, cut))), bytes_of(text.substr(cut))) == 0x414FA339);
-}
 
 namespace {
 
@@ -52,7 +49,7 @@ constexpr std::uint32_t kIpv6Icrc = 0x8961e8b1;
 TEST_CASE("ICRC: a packet over IPv4 as scapy writes it") {
   const auto bytes = from_hex(kIpv4Packet);
   const ByteSpan packet = ByteSpan(bytes).first(bytes.size() - kIcrcBytes);
-  CHECK(icrc(packet) == load_le<std::uint32_t>(bytes.data() + packet.size()));
+  CHECK(icrc(packet, false) == load_le<std::uint32_t>(bytes.data() + packet.size()));
 }
 
 TEST_CASE("ICRC: what routers change does not matter, everything else does") {
@@ -60,9 +57,8 @@ TEST_CASE("ICRC: what routers change does not matter, everything else does") {
     CAPTURE(six);
     auto bytes = from_hex(six ? kIpv6Packet : kIpv4Packet);
     if (!six) bytes.resize(bytes.size() - kIcrcBytes);
-    const auto right = icrc(bytes);
-    REQUIRE(right);
-    if (six) CHECK(*right == kIpv6Icrc);
+    const std::uint32_t right = icrc(bytes, six);
+    if (six) CHECK(right == kIpv6Icrc);
     const std::size_t ip_bytes = six ? 40 : 20;
     for (std::size_t i = 0; i < bytes.size(); ++i) {
       std::uint8_t variant_mask = 0;  // bits that may change
@@ -75,25 +71,8 @@ TEST_CASE("ICRC: what routers change does not matter, everything else does") {
         changed[i] = static_cast<std::uint8_t>(changed[i] ^ 1U << bit);
         CAPTURE(i);
         CAPTURE(bit);
-        CHECK((icrc(changed) == right) == ((variant_mask >> bit & 1) != 0));
+        CHECK((icrc(changed, six) == right) == ((variant_mask >> bit & 1) != 0));
       }
     }
   }
-}
-
-TEST_CASE("ICRC: bytes that are no RoCE packet have none") {
-  CHECK_FALSE(icrc({}).has_value());
-  auto packet = from_hex(kIpv6Packet);
-  REQUIRE(icrc(packet).has_value());
-  CHECK_FALSE(icrc(ByteSpan(packet).first(59)).has_value());
-  packet[6] = 6;  // TCP
-  CHECK_FALSE(icrc(packet).has_value());
-  packet[6] = 17;
-  packet[0] = 0x50;
-  CHECK_FALSE(icrc(packet).has_value());
-  auto four = from_hex(kIpv4Packet);
-  four[0] = 0x44;
-  CHECK_FALSE(icrc(four).has_value());
-  four[0] = 0x4f;  // a header of 60 bytes that is not there
-  CHECK_FALSE(icrc(ByteSpan(four).first(60)).has_value());
 }
