@@ -1,0 +1,189 @@
+#include "generator/nccl_job.h"
+
+#include <string>
+
+#include "common/interval_set.h"
+#include "dataplane/roce_frame.h"
+
+namespace gradtap::generator {
+namespace {
+
+using dataplane::NcclCollective;
+using dataplane::NcclMessage;
+using dataplane::NcclOp;
+using dataplane::NcclSchedule;
+using dataplane::Phase;
+
+constexpr std::uint64_t kFrameGapBytes = 24;  // preamble, check sequence, gap
+constexpr std::uint64_t kConnectionAddressBytes = 64ULL << 20;
+constexpr std::uint64_t kMaxVectorBytes = 8ULL << 30;
+
+ByteSpan part(ByteSpan whole, const NcclMessage& message, std::uint32_t element) {
+  return whole.subspan(message.begin * element, (message.end - message.begin) * element);
+}
+
+}  // namespace
+
+std::vector<ConnectionConfig> job_connections(const JobConfig& config) {
+  std::vector<ConnectionConfig> connections;
+  const std::uint32_t ranks = config.tuning.ranks;
+  const std::uint32_t channels = config.tuning.channels;
+  for (std::uint32_t position = 0; position < ranks; ++position) {
+    for (std::uint32_t channel = 0; channel < channels; ++channel) {
+      const std::uint32_t index = position * channels + channel;
+      const JobHost& from = config.hosts[position];
+      const JobHost& to = config.hosts[(position + 1) % ranks];
+      const std::uint32_t sender_qpn = (config.first_qpn + 2 * index) & kPsnMask;
+      const std::uint32_t receiver_qpn = (config.first_qpn + 2 * index + 1) & kPsnMask;
+      ConnectionConfig c;
+      c.data.source_mac = c.control.target_mac = from.mac;
+      c.data.target_mac = c.control.source_mac = to.mac;
+      c.data.source = c.control.target = from.address;
+      c.data.target = c.control.source = to.address;
+      c.data.udp_source_port = c.control.udp_source_port = dataplane::roce_source_port(sender_qpn, receiver_qpn);
+      c.data.target_qpn = receiver_qpn;
+      c.control.target_qpn = sender_qpn;
+      c.path_mtu_bytes = config.path_mtu_bytes;
+      c.data_psn = c.control_psn = config.first_psn & kPsnMask;
+      c.step = config.first_step;
+      // Buffers of one connection lie apart from those of the next.
+      const std::uint64_t base = config.first_address + index * kConnectionAddressBytes;
+      c.ll = {base, config.first_rkey + 3 * index};
+      c.simple = {base + (8ULL << 20), config.first_rkey + 3 * index + 1};
+      c.fifo = {base + (32ULL << 20) + 0x820, config.first_rkey + 3 * index + 2};
+      c.tag = position;
+      c.cts = config.cts;
+      c.style = config.style;
+      c.immediate_big_endian = config.immediate_big_endian;
+      c.acknowledge = config.acknowledge;
+      c.undefined_word = config.undefined_word;
+      connections.push_back(c);
+    }
+  }
+  return connections;
+}
+
+Result<NcclJob> NcclJob::make(const JobConfig& config) {
+  if (config.hosts.size() != config.tuning.ranks || config.hosts.size() < 2)
+    return fail(ErrorCode::kScheduleImpossible, "a job needs a host for each of its ranks, two at least", {},
+                std::to_string(config.tuning.ranks), std::to_string(config.hosts.size()));
+  return make(config, job_connections(config));
+}
+
+Result<NcclJob> NcclJob::make(const JobConfig& config, const std::vector<ConnectionConfig>& connections) {
+  auto ring = dataplane::NcclRing::make(config.tuning);
+  if (!ring) return std::unexpected(ring.error());
+  const std::size_t needed = std::size_t{config.tuning.ranks} * config.tuning.channels;
+  if (connections.size() != needed)
+    return fail(ErrorCode::kScheduleImpossible, "a ring needs a connection for each rank and channel", {},
+                std::to_string(needed), std::to_string(connections.size()));
+  if (config.path_mtu_bytes < 256 || config.path_mtu_bytes > 4096 || config.path_mtu_bytes % 256 != 0)
+    return fail(ErrorCode::kOutOfRange, "no path MTU of InfiniBand", {}, "256, 512, 1024, 2048 or 4096",
+                std::to_string(config.path_mtu_bytes));
+  if (!(config.bits_per_ns > 0))
+    return fail(ErrorCode::kOutOfRange, "the rate of a link must be above zero", {}, "bits per nanosecond");
+  NcclJob job(config);
+  for (std::uint32_t index = 0; index < connections.size(); ++index)
+    job.connections_.emplace_back(index, connections[index]);
+  return job;
+}
+
+Status NcclJob::run(const std::optional<NcclOp>& op, const MessageBytes& bytes, FrameSink& sink) {
+  const auto schedule = op ? NcclSchedule::of(*op) : std::nullopt;
+  if (!schedule) return fail(ErrorCode::kScheduleImpossible, "NCCL could not run this collective");
+  const std::uint32_t ranks = op->ranks;
+  const std::uint32_t stride = config_.tuning.channels;
+  const auto connection = [&](std::uint32_t position, std::uint32_t channel) -> NcclConnection& {
+    return connections_[std::size_t{position} * stride + op->first_channel + channel];
+  };
+  std::uint64_t most = 0;
+  for (std::uint32_t position = 0; position < ranks; ++position) {
+    for (std::uint32_t channel = 0; channel < op->channels; ++channel) {
+      const std::uint64_t count = schedule->message_count(position, channel);
+      most = std::max(most, count);
+      if (count == 0) continue;
+      NcclConnection& c = connection(position, channel);
+      c.begin_op(op->protocol, schedule->aligned_step(c.step()));
+      for (std::uint64_t i = 0; i < std::min<std::uint64_t>(count, dataplane::kNcclSlots); ++i)
+        c.clear_to_send(schedule->message(position, channel, i)->steps, now_ns_, sink);
+    }
+  }
+  // Messages with the same number cross all links at the same time: what a rank passes on it has received before.
+  for (std::uint64_t i = 0; i < most; ++i) {
+    for (std::uint32_t position = 0; position < ranks; ++position) {
+      for (std::uint32_t channel = 0; channel < op->channels; ++channel) {
+        const auto message = schedule->message(position, channel, i);
+        if (!message) continue;
+        NcclConnection& c = connection(position, channel);
+        MessageMeaning meaning;
+        meaning.op = ops_;
+        meaning.final = message->phase == Phase::kFinal;
+        meaning.begin = message->begin * op->element_bytes;
+        const std::uint64_t sent = c.send(bytes(position, *message), message->steps, meaning, now_ns_, sink);
+        now_ns_ +=
+            static_cast<std::uint64_t>(static_cast<double>((sent + kFrameGapBytes) * 8) / config_.bits_per_ns) + 1;
+        const auto later = schedule->message(position, channel, i + dataplane::kNcclSlots);
+        if (later) c.clear_to_send(later->steps, now_ns_, sink);
+      }
+    }
+  }
+  ops_ += 1;
+  return {};
+}
+
+Status NcclJob::all_reduce(ElementType type, ByteSpan reduced, std::span<const ByteSpan> given, FrameSink& sink) {
+  const std::uint32_t element = element_bytes(type);
+  const std::uint32_t ranks = config_.tuning.ranks;
+  if (reduced.size() % element != 0 || reduced.size() > kMaxVectorBytes)
+    return fail(ErrorCode::kOutOfRange, "a reduced vector is whole elements, of 8 GiB at most", {}, {},
+                std::to_string(reduced.size()) + " bytes");
+  if (!given.empty() && given.size() != ranks)
+    return fail(ErrorCode::kOutOfRange, "every rank must give a vector, or none", {}, std::to_string(ranks),
+                std::to_string(given.size()));
+  for (const ByteSpan one : given)
+    if (one.size() != reduced.size())
+      return fail(ErrorCode::kOutOfRange, "what a rank gives must be as long as the result", {},
+                  std::to_string(reduced.size()), std::to_string(one.size()));
+  running_.assign(reduced.size(), 0);
+  if (given.empty()) halve_elements(type, running_, reduced);
+  IntervalSet begun;
+  const auto bytes = [&](std::uint32_t position, const NcclMessage& message) {
+    if (message.phase == Phase::kFinal) return part(reduced, message, element);
+    const std::size_t begin = message.begin * element;
+    const std::size_t length = (message.end - message.begin) * element;
+    // The rank behind the one that ends up with the chunk begins the sum; its values are moved, not added to zero.
+    if (!given.empty()) {
+      const ByteSpan own = given[position].subspan(begin, length);
+      const std::span<std::uint8_t> sum(running_.data() + begin, length);
+      if (begun.contains(begin, begin + length))
+        add_elements(type, sum, own);
+      else
+        std::copy(own.begin(), own.end(), sum.begin());
+      begun.add(begin, begin + length);
+    }
+    return ByteSpan(running_).subspan(begin, length);
+  };
+  return run(dataplane::nccl_plan(config_.tuning, NcclCollective::kAllReduce, reduced.size() / element, element), bytes,
+             sink);
+}
+
+Status NcclJob::all_gather(std::span<const ByteSpan> blocks, FrameSink& sink) {
+  if (blocks.size() != config_.tuning.ranks)
+    return fail(ErrorCode::kOutOfRange, "every rank must give a block", {}, std::to_string(config_.tuning.ranks),
+                std::to_string(blocks.size()));
+  const std::size_t length = blocks.front().size();
+  for (const ByteSpan block : blocks)
+    if (block.size() != length) return fail(ErrorCode::kOutOfRange, "the blocks of an all-gather must be equally long");
+  const auto bytes = [&](std::uint32_t, const NcclMessage& message) {
+    if (message.end == message.begin) return ByteSpan{};
+    return blocks[message.begin / length].subspan(message.begin % length, message.end - message.begin);
+  };
+  return run(dataplane::nccl_plan(config_.tuning, NcclCollective::kAllGather, length, 1), bytes, sink);
+}
+
+Status NcclJob::broadcast(std::uint32_t root, ByteSpan data, FrameSink& sink) {
+  const auto bytes = [&](std::uint32_t, const NcclMessage& message) { return part(data, message, 1); };
+  return run(dataplane::nccl_plan(config_.tuning, NcclCollective::kBroadcast, data.size(), 1, root), bytes, sink);
+}
+
+}  // namespace gradtap::generator
