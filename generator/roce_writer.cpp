@@ -4,6 +4,7 @@
 
 #include "dataplane/icrc.h"
 #include "dataplane/roce_frame.h"
+#include "generator/byte_writer.h"
 
 namespace gradtap::generator {
 namespace {
@@ -11,21 +12,6 @@ namespace {
 constexpr std::size_t kEthernetBytes = 14;
 constexpr std::size_t kIpv4Bytes = 20;
 constexpr std::size_t kIpv6Bytes = 40;
-
-template <class T>
-void put(std::vector<std::uint8_t>& to, T value) {
-  const std::size_t at = to.size();
-  to.resize(at + sizeof(T));
-  store_be(to.data() + at, value);
-}
-void put24(std::vector<std::uint8_t>& to, std::uint32_t value) {
-  put(to, static_cast<std::uint8_t>(value >> 16));
-  put(to, static_cast<std::uint16_t>(value));
-}
-template <class Bytes>
-void put_bytes(std::vector<std::uint8_t>& to, const Bytes& bytes) {
-  to.insert(to.end(), bytes.begin(), bytes.end());
-}
 
 }  // namespace
 
