@@ -48,6 +48,24 @@ std::optional<LineageReach> parent_of(const PointListing& listing, LineageId lin
   return std::nullopt;
 }
 
+// What every publish uploads before its record, beyond the newest record of its lineage.
+std::vector<UnrecordedStep> unrecorded_steps(const std::map<LineageId, std::set<StepNumber>>& messages,
+                                             const std::vector<PointEntry>& points) {
+  std::map<LineageId, StepNumber> newest;
+  for (const PointEntry& point : points) {
+    StepNumber& step = newest[point.lineage];
+    step = std::max(step, point.step);
+  }
+  std::vector<UnrecordedStep> found;
+  for (auto lineage = messages.rbegin(); lineage != messages.rend(); ++lineage)
+    for (auto step = lineage->second.rbegin(); step != lineage->second.rend(); ++step) {
+      const auto recorded = newest.find(lineage->first);
+      if (recorded != newest.end() && *step <= recorded->second) break;
+      found.push_back({lineage->first, *step});
+    }
+  return found;
+}
+
 Error none_error(const PointListing& listing, const PointWish& wish, const std::vector<PassedOver>& passed) {
   std::string asked;
   if (wish.lineage) asked += fmt::format(" lineage {}", *wish.lineage);
@@ -91,12 +109,15 @@ Result<PointListing> list_points(const ObjectStore& store, std::string_view job,
   if (!lineages) return std::unexpected<Error>(lineages.error());
   // Every key of the job: a lineage whose claim was deleted still has its points.
   std::set<LineageId> with_points;
+  std::map<LineageId, std::set<StepNumber>> messages;
   const auto keys = store.list(options.lineage ? points_prefix(job, *options.lineage) : job_prefix(job));
   if (!keys) return std::unexpected<Error>(keys.error());
   ObjectLengths lengths(store);
   for (const std::string& text : *keys) {
     const auto key = parse_key(text);
-    if (!key || key->kind != KeyKind::kPoint || key->job != job || key->lineage == 0) continue;
+    if (!key || key->job != job || key->lineage == 0) continue;
+    if (key->kind == KeyKind::kStep) messages[key->lineage].insert(key->step);
+    if (key->kind != KeyKind::kPoint) continue;
     if (listing.points.size() >= options.points_max)
       return fail(ErrorCode::kLimitReached, "job has more recovery points than are read at once", std::string(job),
                   fmt::format("at most {}", options.points_max), {}, "name a lineage, or keep fewer points");
@@ -122,6 +143,7 @@ Result<PointListing> list_points(const ObjectStore& store, std::string_view job,
   std::sort(listing.points.begin(), listing.points.end(), [](const PointEntry& a, const PointEntry& b) {
     return std::pair(a.lineage, a.step) > std::pair(b.lineage, b.step);
   });
+  listing.unrecorded = unrecorded_steps(messages, listing.points);
   return listing;
 }
 
@@ -170,6 +192,11 @@ Result<PointChoice> choose_point(const PointListing& listing, const PointWish& w
   const Status known = lineage_chain(listing, wish.lineage.value_or(listing.lineages.front().lineage), chain);
   for (const LineageReach& reach : chain) {
     bool any = false;
+    for (const UnrecordedStep& each : listing.unrecorded)
+      if (each.lineage == reach.lineage && each.step <= reach.up_to && wish.step.value_or(each.step) == each.step)
+        choice.passed_over.push_back(
+            {each.lineage, each.step, false,
+             "it has objects and no record: its publish has not ended, or the record is lost"});
     for (const PointEntry& point : listing.points) {
       if (point.lineage != reach.lineage || (wish.step && point.step != *wish.step)) continue;
       any = true;

@@ -33,10 +33,18 @@ struct PointEntry {
   Sha256 record_digest{};                             // SHA-256 of the record as stored; zero without a record
 };
 
+// A step message beyond the newest record of its lineage: a publish that did not end (yet), or a record that is lost.
+struct UnrecordedStep {
+  LineageId lineage = 0;
+  StepNumber step = 0;
+};
+
 struct PointListing {
   std::string job;
   std::vector<LineageEntry> lineages;  // newest first; also those that only left objects (claim lost)
   std::vector<PointEntry> points;      // newest lineage first, newest step first
+  // Newest lineage first, newest step first; not when the listing was of one lineage only.
+  std::vector<UnrecordedStep> unrecorded;
 };
 
 struct PointListOptions {

@@ -128,6 +128,28 @@ TEST_CASE("a damaged point is passed over with its reason, and the next older on
   CHECK(job.choose() == "POINT_NONE");
 }
 
+TEST_CASE("a lost record is passed over: its objects show that a newer step was published or was about to be") {
+  Job job;
+  job.maker.start();
+  job.points(1, 3, 6, 2);
+  CHECK(job.list().unrecorded.empty());
+  job.store.objects.erase(point_key(job.maker.job, 1, 6));
+  const PointListing listing = job.list();
+  REQUIRE(listing.unrecorded.size() == 1);
+  CHECK(listing.unrecorded[0].lineage == 1);
+  CHECK(listing.unrecorded[0].step == 6);
+  CHECK(job.choose() == "1/5");
+  REQUIRE(job.passed().size() == 1);
+  CHECK(job.passed()[0].step == 6);
+  CHECK(job.passed()[0].reason.find("no record") != std::string::npos);
+  job.store.objects.erase(point_key(job.maker.job, 1, 4));  // older than the newest: not the question
+  CHECK(job.list().unrecorded.size() == 1);
+  job.maker.start(1, 5);  // a lineage that forked before the lost point does not miss it
+  job.points(2, 6, 6, 5);
+  CHECK(job.choose() == "2/6");
+  CHECK(job.passed().empty());
+}
+
 TEST_CASE("wishes: a lineage, a step, both") {
   Job job;
   job.maker.start();
