@@ -121,6 +121,7 @@ struct Carrier {
   }
   void operator()(const PublishSizes& publish) const {
     for (const AssemblerActor& assembler : wiring().assemblers) self->send(assembler, sizes_atom_v, publish.sizes);
+    for (const IngressActor& ingress : wiring().ingress) self->send(ingress, sizes_atom_v, publish.sizes);
   }
   void operator()(const NoteEvent& note) const {
     const JobPlan& plan = *self->state.options.plan;

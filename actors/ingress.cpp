@@ -224,56 +224,9 @@ void poll(IngressPointer self) {
   }
 }
 
-nlohmann::json flow_counters_json(const dataplane::FlowCounters& c) {
-  return {{"messages", c.messages},
-          {"notifications", c.notifications},
-          {"foreign_messages", c.foreign_messages},
-          {"hellos", c.hellos},
-          {"segments", c.segments},
-          {"segment_bytes", c.segment_bytes},
-          {"provisional_segments", c.provisional_segments},
-          {"behind_frames", c.behind_frames},
-          {"gap_frames", c.gap_frames},
-          {"late_bytes", c.late_bytes},
-          {"keepalives", c.keepalives},
-          {"stored_frames", c.stored_frames},
-          {"window_hits", c.window_hits},
-          {"dropped_bytes", c.dropped_bytes},
-          {"header_holes", c.header_holes},
-          {"framing_errors", c.framing_errors},
-          {"position_losses", c.position_losses},
-          {"implausible_frames", c.implausible_frames},
-          {"resyncs", c.resyncs},
-          {"weak_resyncs", c.weak_resyncs},
-          {"harmless_holes", c.harmless_holes},
-          {"unplaceable_messages", c.unplaceable_messages},
-          {"tag_limit_hits", c.tag_limit_hits},
-          {"foreign_frames", c.foreign_frames},
-          {"foreign_flows", c.foreign_flows},
-          {"quiescent_points", c.quiescent_points}};
-}
-
-// The flows of the queue, the first of them: a node with thousands is looked at with other tools.
-nlohmann::json flows_json(const std::vector<dataplane::FlowReport>& flows) {
-  constexpr std::size_t kFlowsShown = 256;
-  nlohmann::json list = nlohmann::json::array();
-  for (const dataplane::FlowReport& flow : flows) {
-    if (list.size() == kFlowsShown) break;
-    list.push_back({{"flow", flow.identity.flow},
-                    {"source_rank", flow.identity.source_rank},
-                    {"target_rank", flow.identity.target_rank},
-                    {"state", dataplane::flow_state_name(flow.state)},
-                    {"provisional", flow.provisional},
-                    {"comm", flow.proven ? nlohmann::json(flow.comm) : nlohmann::json(nullptr)},
-                    {"stream_bytes", flow.stream_bytes}});
-  }
-  return list;
-}
-
 IngressActor::behavior_type ingress(IngressPointer self, const IngressOptions& options) {
   self->state.options = options;
-  self->state.decoder =
-      std::make_unique<dataplane::Decoder>(options.decoder, *options.directory, *options.clock, options.queue);
+  self->state.decoder = options.make_decoder(options.queue);
   self->send(self, poll_atom_v);
   return {
       [self](poll_atom) { poll(self); },
@@ -307,35 +260,29 @@ IngressActor::behavior_type ingress(IngressPointer self, const IngressOptions& o
         for (const auto& flow : *proven) self->state.decoder->op_closed(flow.flow, flow.op.tag, true);
       },
       [self](forget_atom, std::uint32_t comm, std::uint32_t tag) { self->state.decoder->forget_tags_below(comm, tag); },
+      [self](sizes_atom, const OpSizesPtr& sizes) {
+        if (!self->state.wiring) return;  // the coordinator comes with it
+        decode_without_frames(
+            self, [&sizes](dataplane::Decoder& decoder, BurstSink& sink) { decoder.set_sizes(*sizes, sink); });
+      },
       [self](wire_atom, const WiringPtr& wiring) { self->state.wiring = wiring; },
       [self](status_atom) {
         const IngressState& state = self->state;
-        const dataplane::DecoderCounters& decoded = state.decoder->counters();
-        nlohmann::json drops = nlohmann::json::object();
-        for (std::size_t i = 1; i < dataplane::kFrameDropCount; ++i)
-          if (decoded.drops[i] > 0)
-            drops[std::string(dataplane::frame_drop_name(static_cast<dataplane::FrameDrop>(i)))] = decoded.drops[i];
-        nlohmann::json body = {{"queue", state.options.queue},
-                               {"port", state.options.port->describe()},
-                               {"frames", state.frames},
-                               {"drops", drops},
-                               {"foreign_frames", decoded.foreign_endpoint},
-                               {"connections", decoded.connections},
-                               {"refused_connections", decoded.refused_connections},
-                               {"oversized", state.options.port->counters().oversized},
-                               {"waiting_bytes", state.decoder->waiting_bytes()},
-                               {"decoder", flow_counters_json(decoded.flow)},
-                               {"flows", flows_json(state.decoder->report())},
-                               {"polls", state.polls},
-                               {"lent", state.lent},
-                               {"lent_peak", state.lent_peak},
-                               {"credits", state.options.credits},
-                               {"credit_waits", state.credit_waits},
-                               {"bursts_lent", state.bursts_lent},
-                               {"dropped_without_credit_segments", state.dropped_without_credit_segments},
-                               {"dropped_without_credit_bytes", state.dropped_without_credit_bytes},
-                               {"handed_over", state.handed_over},
-                               {"taken_over", state.taken_over}};
+        nlohmann::json body = state.decoder->status();
+        body.update({{"queue", state.options.queue},
+                     {"port", state.options.port->describe()},
+                     {"frames", state.frames},
+                     {"oversized", state.options.port->counters().oversized},
+                     {"polls", state.polls},
+                     {"lent", state.lent},
+                     {"lent_peak", state.lent_peak},
+                     {"credits", state.options.credits},
+                     {"credit_waits", state.credit_waits},
+                     {"bursts_lent", state.bursts_lent},
+                     {"dropped_without_credit_segments", state.dropped_without_credit_segments},
+                     {"dropped_without_credit_bytes", state.dropped_without_credit_bytes},
+                     {"handed_over", state.handed_over},
+                     {"taken_over", state.taken_over}});
         return ActorStatus{std::string(IngressState::name) + "." + std::to_string(state.options.queue), body.dump()};
       },
   };

@@ -8,6 +8,7 @@
 // beside it.
 #pragma once
 
+#include <functional>
 #include <memory>
 
 #include "actors/interfaces.h"
@@ -20,9 +21,8 @@ namespace gradtap::actors {
 struct IngressOptions {
   std::uint16_t queue = 0;
   std::shared_ptr<dataplane::Port> port;
-  std::shared_ptr<dataplane::FlowDirectory> directory;
   std::shared_ptr<const Clock> clock;
-  dataplane::DecoderConfig decoder;
+  std::function<std::unique_ptr<dataplane::Decoder>(std::uint16_t queue)> make_decoder;
   std::uint32_t credits = 1024;
   std::uint64_t credit_wait_ms = 20;
   std::uint32_t idle_sleep_us_max = 1000;

@@ -111,6 +111,8 @@ using IngressActor = caf::typed_actor<
     caf::reacts_to<closed_atom, ProvenFlowsPtr>,
     // Ops of a communicator below a tag are done with.
     caf::reacts_to<forget_atom, std::uint32_t, std::uint32_t>,
+    // The sizes that ops may have, as far as layouts are known.
+    caf::reacts_to<sizes_atom, OpSizesPtr>,
     // The assemblers and the other queues, once all of them exist.
     caf::reacts_to<wire_atom, WiringPtr>,
     // What the decoder and the credits have counted.

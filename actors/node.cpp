@@ -21,6 +21,7 @@
 #include "actors/side_channel.h"
 #include "actors/supervisor.h"
 #include "common/log.h"
+#include "dataplane/gloo_decoder.h"
 #include "dataplane/gloo_ring.h"
 #include "recovery/state_reader.h"
 
@@ -93,6 +94,16 @@ Status Node::Impl::start() {
   return {};
 }
 
+std::unique_ptr<dataplane::Decoder> Node::Impl::make_decoder(std::uint16_t queue) const {
+  dataplane::GlooDecoderConfig decoder;
+  decoder.checksum = config.tap.l4_checksum == L4Checksum::kRequired ? dataplane::ChecksumPolicy::kRequired
+                                                                     : dataplane::ChecksumPolicy::kOffload;
+  decoder.flow.reorder_window_bytes = config.tap.reorder_window_bytes;
+  decoder.flow.reorder_grace_ms = config.tap.reorder_grace_ms;
+  decoder.flow.reorder_grace_packets = config.tap.reorder_grace_packets;
+  return std::make_unique<dataplane::GlooDecoder>(decoder, *directory, *clock, queue);
+}
+
 Status Node::Impl::start_tap_actors(Wiring& next) {
   const auto world = static_cast<std::uint32_t>(job.endpoints.size());
   const auto schedule = std::make_shared<const dataplane::GlooRing>(world);
@@ -113,13 +124,8 @@ Status Node::Impl::start_tap_actors(Wiring& next) {
     IngressOptions options;
     options.queue = queue;
     options.port = port;
-    options.directory = directory;
     options.clock = clock;
-    options.decoder.checksum = config.tap.l4_checksum == L4Checksum::kRequired ? dataplane::ChecksumPolicy::kRequired
-                                                                               : dataplane::ChecksumPolicy::kOffload;
-    options.decoder.flow.reorder_window_bytes = config.tap.reorder_window_bytes;
-    options.decoder.flow.reorder_grace_ms = config.tap.reorder_grace_ms;
-    options.decoder.flow.reorder_grace_packets = config.tap.reorder_grace_packets;
+    options.make_decoder = [this, kept = directory](std::uint16_t of_queue) { return make_decoder(of_queue); };
     options.credits = static_cast<std::uint32_t>(config.assembly.credits);
     options.credit_wait_ms = config.assembly.credit_wait_ms;
     options.idle_sleep_us_max = static_cast<std::uint32_t>(config.tap.idle_sleep_us_max);

@@ -22,6 +22,7 @@
 #include "common/event_ring.h"
 #include "common/metrics.h"
 #include "common/random.h"
+#include "dataplane/decoder.h"
 #include "dataplane/dpdk/dpdk_port.h"
 #include "dataplane/flow_directory.h"
 #include "link/node_link.h"
@@ -87,6 +88,7 @@ struct Node::Impl {
   // node.cpp
   Status start();
   Status start_actors();
+  [[nodiscard]] std::unique_ptr<dataplane::Decoder> make_decoder(std::uint16_t queue) const;
   Status start_tap_actors(Wiring& next);
   void start_peers(Wiring& next);
   [[nodiscard]] HttpAnswer forward(HttpRequest&& request);

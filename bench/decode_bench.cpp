@@ -6,7 +6,7 @@
 
 #include "common/clock.h"
 #include "common/random.h"
-#include "dataplane/decoder.h"
+#include "dataplane/gloo_decoder.h"
 
 namespace {
 
@@ -88,9 +88,9 @@ void decode(benchmark::State& state, ChecksumPolicy policy, std::size_t drop_eve
     SystemClock clock;
     FlowDirectory directory;
     (void)directory.set_endpoints(endpoints);
-    DecoderConfig config;
+    GlooDecoderConfig config;
     config.checksum = policy;
-    Decoder decoder(config, directory, clock, 0);
+    GlooDecoder decoder(config, directory, clock, 0);
     CountingSink sink;
     for (std::size_t i = 0; i < frames.size(); i += 32) {
       decoder.decode(std::span(frames).subspan(i, std::min<std::size_t>(32, frames.size() - i)), sink);

@@ -1,25 +1,26 @@
-#include "dataplane/decoder.h"
+#include "dataplane/gloo_decoder.h"
 
 #include <algorithm>
 
 namespace gradtap::dataplane {
 
-Decoder::Decoder(const DecoderConfig& config, FlowDirectory& directory, const Clock& clock, std::uint16_t queue)
+GlooDecoder::GlooDecoder(const GlooDecoderConfig& config, FlowDirectory& directory, const Clock& clock,
+                         std::uint16_t queue)
     : config_(config), directory_(directory), clock_(clock), queue_(queue) {
   budget_.limit = config.total_reorder_bytes;
 }
 
-FlowContext Decoder::context(SegmentSink& sink) {
+FlowContext GlooDecoder::context(SegmentSink& sink) {
   return {sink, directory_, counters_.flow, clock_.monotonic_ns(), counters_.frames};
 }
 
-void Decoder::decode(std::span<const Frame> frames, SegmentSink& sink) {
+void GlooDecoder::decode(std::span<const Frame> frames, SegmentSink& sink) {
   refresh();
   FlowContext flow_context = context(sink);
   for (std::uint32_t i = 0; i < frames.size(); ++i) decode_one(frames[i], i, flow_context);
 }
 
-void Decoder::decode(std::span<const Frame> frames, std::span<const std::uint32_t> indices, SegmentSink& sink) {
+void GlooDecoder::decode(std::span<const Frame> frames, std::span<const std::uint32_t> indices, SegmentSink& sink) {
   refresh();
   FlowContext flow_context = context(sink);
   for (const std::uint32_t i : indices) {
@@ -27,7 +28,7 @@ void Decoder::decode(std::span<const Frame> frames, std::span<const std::uint32_
   }
 }
 
-void Decoder::refresh() {
+void GlooDecoder::refresh() {
   const std::uint64_t generation = directory_.generation();
   if (generation == generation_) return;
   generation_ = generation;
@@ -40,13 +41,13 @@ void Decoder::refresh() {
   for (const FlowKey& key : ended) erase(key);
 }
 
-void Decoder::erase(const FlowKey& key) {
+void GlooDecoder::erase(const FlowKey& key) {
   directions_.erase(key);
   directions_.erase(key.reversed());
   connections_.erase(key);
 }
 
-bool Decoder::make_room() {
+bool GlooDecoder::make_room() {
   if (connections_.size() < config_.max_connections) return true;
   std::vector<FlowKey> ended;
   for (const auto& [key, connection] : connections_) {
@@ -56,7 +57,7 @@ bool Decoder::make_room() {
   return connections_.size() < config_.max_connections;
 }
 
-void Decoder::open(Connection& connection, const FlowAdmission& admission) {
+void GlooDecoder::open(Connection& connection, const FlowAdmission& admission) {
   connection.owner = admission.owner_queue;
   connection.first_flow = std::min(admission.forward.flow, admission.backward.flow);
   connection.reported_closed = false;
@@ -66,7 +67,7 @@ void Decoder::open(Connection& connection, const FlowAdmission& admission) {
   ++counters_.connections;
 }
 
-Decoder::Direction Decoder::find(const FrameView& view) {
+GlooDecoder::Direction GlooDecoder::find(const FrameView& view) {
   const FlowKey key{view.source, view.target, view.source_port, view.target_port};
   const auto found = directions_.find(key);
   if (found != directions_.end()) return found->second;
@@ -90,7 +91,7 @@ Decoder::Direction Decoder::find(const FrameView& view) {
   return directions_.emplace(key, Direction{known, true}).first->second;
 }
 
-void Decoder::decode_one(const Frame& frame, std::uint32_t index, FlowContext& context) {
+void GlooDecoder::decode_one(const Frame& frame, std::uint32_t index, FlowContext& context) {
   ++counters_.frames;
   counters_.bytes += frame.bytes;
   context.packets = counters_.frames;
@@ -110,7 +111,7 @@ void Decoder::decode_one(const Frame& frame, std::uint32_t index, FlowContext& c
   deliver(direction, view, context);
 }
 
-void Decoder::deliver(Direction direction, const FrameView& view, FlowContext& context) {
+void GlooDecoder::deliver(Direction direction, const FrameView& view, FlowContext& context) {
   Connection& connection = *direction.connection;
   const auto flow = [&]() -> GlooFlow& { return direction.forward ? *connection.forward : *connection.backward; };
   const auto reverse = [&]() -> GlooFlow& { return direction.forward ? *connection.backward : *connection.forward; };
@@ -142,7 +143,7 @@ void Decoder::deliver(Direction direction, const FrameView& view, FlowContext& c
 }
 
 template <class F>
-void Decoder::each_flow(F visit) {
+void GlooDecoder::each_flow(F visit) {
   for (auto& [key, connection] : connections_) {
     if (connection->forward == nullptr) continue;
     visit(*connection->forward);
@@ -150,33 +151,33 @@ void Decoder::each_flow(F visit) {
   }
 }
 
-void Decoder::tick(SegmentSink& sink) {
+void GlooDecoder::tick(SegmentSink& sink) {
   refresh();
   if (budget_.used == 0) return;
   FlowContext flow_context = context(sink);
   each_flow([&](GlooFlow& flow) { flow.tick(flow_context); });
 }
 
-void Decoder::flush_holes(SegmentSink& sink) {
+void GlooDecoder::flush_holes(SegmentSink& sink) {
   refresh();
   if (budget_.used == 0) return;
   FlowContext flow_context = context(sink);
   each_flow([&](GlooFlow& flow) { flow.flush_holes(flow_context); });
 }
 
-void Decoder::op_closed(std::uint32_t flow_id, std::uint32_t tag, bool exact) {
+void GlooDecoder::op_closed(std::uint32_t flow_id, std::uint32_t tag, bool exact) {
   each_flow([&](GlooFlow& flow) {
     if (flow.identity().flow == flow_id) flow.op_closed(tag, exact, counters_.flow);
   });
 }
 
-void Decoder::forget_tags_below(std::uint32_t comm, std::uint32_t tag) {
+void GlooDecoder::forget_tags_below(std::uint32_t comm, std::uint32_t tag) {
   each_flow([&](GlooFlow& flow) {
     if (flow.proven() && flow.comm() == comm) flow.forget_tags_below(tag);
   });
 }
 
-std::vector<FlowReport> Decoder::report() const {
+std::vector<FlowReport> GlooDecoder::report() const {
   std::vector<FlowReport> reports;
   for (const auto& [key, connection] : connections_) {
     if (connection->forward == nullptr) continue;

@@ -1,12 +1,7 @@
-// Decoder: bursts of frames in, segments out, for one receive queue.
+// GlooDecoder: the Decoder of gloo over TCP: parse, admit, follow flows, emit.
 //
-// Purpose: the pure object that an ingress actor owns: parse, admit, follow flows, emit. Ownership: owns the flows of
-// the connections that this queue saw first; frames stay the caller's (see segment_sink.h for how long their bytes are
-// needed). Threads: one; only the FlowDirectory is shared. Invariants: no allocation per packet of a known flow; memory
-// is bounded by DecoderConfig. Failure behaviour: every frame that yields nothing is counted by reason.
-//
-// A flow has one owner: frames of it that arrive on another queue are reported by SegmentSink::hand_over, and the owner
-// decodes them with the same decode().
+// Ownership: owns the flows of the connections that this queue saw first. Threads: one; only the FlowDirectory is
+// shared. Memory is bounded by GlooDecoderConfig. Everything else: decoder.h.
 #pragma once
 
 #include <array>
@@ -17,6 +12,7 @@
 #include <vector>
 
 #include "common/clock.h"
+#include "dataplane/decoder.h"
 #include "dataplane/flow_directory.h"
 #include "dataplane/frame.h"
 #include "dataplane/gloo_flow.h"
@@ -25,14 +21,14 @@
 
 namespace gradtap::dataplane {
 
-struct DecoderConfig {
+struct GlooDecoderConfig {
   GlooFlowConfig flow;
   ChecksumPolicy checksum = ChecksumPolicy::kRequired;
   std::uint64_t total_reorder_bytes = std::uint64_t{64} << 20;  // of all flows of this queue
   std::uint32_t max_connections = 4096;                         // of this queue
 };
 
-struct DecoderCounters {
+struct GlooDecoderCounters {
   std::uint64_t frames = 0;
   std::uint64_t bytes = 0;
   std::array<std::uint64_t, kFrameDropCount> drops{};  // by FrameDrop
@@ -54,21 +50,20 @@ struct FlowReport {
   std::uint64_t stream_bytes = 0;
 };
 
-class Decoder {
+class GlooDecoder final : public Decoder {
  public:
-  Decoder(const DecoderConfig& config, FlowDirectory& directory, const Clock& clock, std::uint16_t queue);
+  GlooDecoder(const GlooDecoderConfig& config, FlowDirectory& directory, const Clock& clock, std::uint16_t queue);
 
-  void decode(std::span<const Frame> frames, SegmentSink& sink);
-  // Only the frames with these indices: what another queue handed over from its burst.
-  void decode(std::span<const Frame> frames, std::span<const std::uint32_t> indices, SegmentSink& sink);
+  void decode(std::span<const Frame> frames, SegmentSink& sink) override;
+  void decode(std::span<const Frame> frames, std::span<const std::uint32_t> indices, SegmentSink& sink) override;
+  void tick(SegmentSink& sink) override;
+  void flush_holes(SegmentSink& sink) override;
+  void op_closed(std::uint32_t flow, std::uint32_t tag, bool exact) override;
+  void forget_tags_below(std::uint32_t comm, std::uint32_t tag) override;
+  void set_sizes(const SizeTable& /*sizes*/, SegmentSink& /*sink*/) override {}  // gloo's headers say the lengths
+  [[nodiscard]] nlohmann::json status() const override;
 
-  void tick(SegmentSink& sink);         // call some tens of times a second, also when nothing arrives
-  void flush_holes(SegmentSink& sink);  // no missing frame will come any more (the queue was found empty)
-  // The op is complete or abandoned; exact: the flow showed as many messages of it as the schedule has.
-  void op_closed(std::uint32_t flow, std::uint32_t tag, bool exact);
-  void forget_tags_below(std::uint32_t comm, std::uint32_t tag);
-
-  [[nodiscard]] const DecoderCounters& counters() const { return counters_; }
+  [[nodiscard]] const GlooDecoderCounters& counters() const { return counters_; }
   [[nodiscard]] std::vector<FlowReport> report() const;
   [[nodiscard]] std::uint64_t waiting_bytes() const { return budget_.used; }
   [[nodiscard]] std::uint16_t queue() const { return queue_; }
@@ -98,12 +93,12 @@ class Decoder {
   template <class F>
   void each_flow(F visit);
 
-  DecoderConfig config_;
+  GlooDecoderConfig config_;
   FlowDirectory& directory_;
   const Clock& clock_;
   std::uint16_t queue_;
   StoreBudget budget_;
-  DecoderCounters counters_;
+  GlooDecoderCounters counters_;
   std::uint64_t generation_ = 0;
   std::shared_ptr<const EndpointTable> endpoints_;
   std::unordered_map<FlowKey, std::unique_ptr<Connection>, FlowKeyHash> connections_;  // by the key first seen

@@ -12,8 +12,8 @@
 #include "apps/commands/commands.h"
 #include "common/clock.h"
 #include "dataplane/capture_file.h"
-#include "dataplane/decoder.h"
 #include "dataplane/dpdk/dpdk_port.h"
+#include "dataplane/gloo_decoder.h"
 #include "dataplane/gloo_ring.h"
 #include "dataplane/gloo_wire.h"
 #include "dataplane/inspect.h"
@@ -83,7 +83,7 @@ class InspectorSink final : public SegmentSink {
 
 struct Inspection {
   InspectReport report;
-  DecoderCounters counters;
+  GlooDecoderCounters counters;
   PortCounters port;
   std::vector<FlowReport> flows;
   std::vector<IpAddress> ranks;
@@ -112,10 +112,10 @@ Result<Inspection> inspect_file(const InspectOptions& options) {
   FlowDirectory directory;
   if (const Status done = directory.set_endpoints(result.ranks); !done) return std::unexpected(done.error());
   const SystemClock clock;
-  DecoderConfig config;
+  GlooDecoderConfig config;
   config.checksum = policy;
   config.flow.resync_step_bytes = 2;  // 16-bit jobs are inspected too
-  Decoder decoder(config, directory, clock, 0);
+  GlooDecoder decoder(config, directory, clock, 0);
   InspectConfig inspect_config;
   inspect_config.dump_dir = options.dump_directory;
   CaptureInspector inspector(inspect_config, std::make_shared<const GlooRing>(result.ranks.size()));

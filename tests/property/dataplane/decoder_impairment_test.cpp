@@ -58,7 +58,7 @@ Tally compare(const CollectingSink& sink, const CollectingSink& truth) {
   return tally;
 }
 
-CollectingSink clean_decode(const std::vector<MemoryFrame>& frames, const DecoderConfig& config) {
+CollectingSink clean_decode(const std::vector<MemoryFrame>& frames, const GlooDecoderConfig& config) {
   SingleQueue run(config);
   run.run(frames);
   return std::move(run.sink);
@@ -70,7 +70,7 @@ void check_never_wrong(const std::string& name, const ImpairmentConfig& impairme
   if (path.empty()) return;
   const auto frames = read_capture(path);
   REQUIRE(frames.has_value());
-  DecoderConfig config = rig_config();
+  GlooDecoderConfig config = rig_config();
   config.flow.resync_step_bytes = step;
   const CollectingSink truth = clean_decode(*frames, config);
   REQUIRE(truth.messages.size() > 300);

@@ -14,6 +14,7 @@
 #include "actors/keeper.h"
 #include "actors/shard_owner.h"
 #include "actors/side_channel.h"
+#include "dataplane/gloo_decoder.h"
 #include "dataplane/gloo_ring.h"
 #include "dataplane/memory_port.h"
 #include "tests/unit/actors/actor_probe.h"
@@ -126,8 +127,11 @@ TEST_CASE("every actor answers for its status") {
   const CoordinatorActor coordinator = spawn_coordinator(system, std::move(coordinator_options));
   IngressOptions ingress_options;
   ingress_options.port = std::make_shared<dataplane::MemoryPort>(std::vector<dataplane::MemoryFrame>{}, 1);
-  ingress_options.directory = std::make_shared<dataplane::FlowDirectory>(16);
+  const auto directory = std::make_shared<dataplane::FlowDirectory>(16);
   ingress_options.clock = clock;
+  ingress_options.make_decoder = [directory, clock](std::uint16_t queue) {
+    return std::make_unique<dataplane::GlooDecoder>(dataplane::GlooDecoderConfig{}, *directory, *clock, queue);
+  };
   const IngressActor ingress = spawn_ingress(system, std::move(ingress_options));
   AdminOptions admin_options;
   admin_options.node = "node";

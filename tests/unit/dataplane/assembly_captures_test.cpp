@@ -100,13 +100,13 @@ struct Feed final : SegmentSink {
 // Decodes all frames into `target`, telling the decoder which ops were proven, as an assembler does.
 template <class Target>
 void decode(const std::vector<MemoryFrame>& frames, Target& target, bool two_byte) {
-  DecoderConfig config = rig_config();
+  GlooDecoderConfig config = rig_config();
   config.flow.emit_all_payload = false;
   if (two_byte) config.flow.resync_step_bytes = 2;
   ManualClock clock;
   FlowDirectory directory;
   REQUIRE(directory.set_endpoints(rig_endpoints(4)).has_value());
-  Decoder decoder(config, directory, clock, 0);
+  GlooDecoder decoder(config, directory, clock, 0);
   Feed<Target> feed(target);
   const std::vector<Frame> all = views(frames);
   for (std::size_t i = 0; i < all.size(); i += 32) {

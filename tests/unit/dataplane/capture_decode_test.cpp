@@ -84,7 +84,7 @@ void check_capture(const std::string& name, std::uint64_t hellos) {
     ManualClock clock;
     FlowDirectory directory;
     REQUIRE(directory.set_endpoints(rig_endpoints(4)).has_value());
-    Decoder decoders[2] = {{rig_config(), directory, clock, 0}, {rig_config(), directory, clock, 1}};
+    GlooDecoder decoders[2] = {{rig_config(), directory, clock, 0}, {rig_config(), directory, clock, 1}};
     SeededRandom random(7);
     CollectingSink sink;
     std::uint64_t handed = 0;

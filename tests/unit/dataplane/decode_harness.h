@@ -15,7 +15,7 @@
 
 #include "common/clock.h"
 #include "common/random.h"
-#include "dataplane/decoder.h"
+#include "dataplane/gloo_decoder.h"
 #include "dataplane/memory_port.h"
 #include "tests/test_files.h"
 
@@ -74,8 +74,8 @@ inline std::vector<IpAddress> rig_endpoints(int ranks) {
   return endpoints;
 }
 
-inline DecoderConfig rig_config() {
-  DecoderConfig config;
+inline GlooDecoderConfig rig_config() {
+  GlooDecoderConfig config;
   config.checksum = ChecksumPolicy::kOffload;  // the captures come from a switch inside one machine
   config.flow.emit_all_payload = true;
   return config;
@@ -91,7 +91,7 @@ inline std::vector<Frame> views(const std::vector<MemoryFrame>& frames) {
 
 // Decodes everything with one queue in bursts of 32, time advancing.
 struct SingleQueue {
-  explicit SingleQueue(const DecoderConfig& config, int ranks = 4) : decoder(config, directory, clock, 0) {
+  explicit SingleQueue(const GlooDecoderConfig& config, int ranks = 4) : decoder(config, directory, clock, 0) {
     REQUIRE(directory.set_endpoints(rig_endpoints(ranks)).has_value());
   }
   void run(const std::vector<MemoryFrame>& frames) {
@@ -104,7 +104,7 @@ struct SingleQueue {
   }
   ManualClock clock;
   FlowDirectory directory;
-  Decoder decoder;
+  GlooDecoder decoder;
   CollectingSink sink;
 };
 

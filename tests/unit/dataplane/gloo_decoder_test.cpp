@@ -1,5 +1,5 @@
 // The decoder around its flows: admission, checksums, handshakes, lineages, counters.
-#include "dataplane/decoder.h"
+#include "dataplane/gloo_decoder.h"
 
 #include <doctest/doctest.h>
 
@@ -44,7 +44,7 @@ struct Talk {
   }
 };
 
-DecoderConfig strict() {
+GlooDecoderConfig strict() {
   return {};
 }
 
@@ -150,7 +150,7 @@ TEST_CASE("reset drops the flows of the old lineage") {
 }
 
 TEST_CASE("op_closed and forget reach the flow, tick and flush the waiting bytes") {
-  DecoderConfig config;
+  GlooDecoderConfig config;
   config.flow.quiescent_tags = 1;
   SingleQueue run(config);
   Talk talk;
@@ -177,7 +177,7 @@ TEST_CASE("op_closed and forget reach the flow, tick and flush the waiting bytes
 }
 
 TEST_CASE("tables are bounded") {
-  DecoderConfig config;
+  GlooDecoderConfig config;
   config.max_connections = 3;
   SingleQueue run(config);
   for (std::uint16_t port = 1; port <= 5; ++port) {
