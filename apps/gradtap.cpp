@@ -1,9 +1,11 @@
 // gradtap: the command line. Wiring only; the commands stand in commands/.
 #include <cstdio>
+#include <tuple>
 
 #include <CLI/CLI.hpp>
 
 #include "apps/commands/commands.h"
+#include "apps/commands/generate_command.h"
 #include "apps/commands/points_command.h"
 
 int main(int argc, char** argv) {
@@ -119,6 +121,77 @@ int main(int argc, char** argv) {
   inspect_command->add_flag("--required-checksums", inspect_options.required_checksums,
                             "drop frames whose TCP checksum does not verify");
 
+  GenerateOptions generated;
+  auto* generate_command = app.add_subcommand("generate", "write the RoCE traffic of NCCL jobs (docs/generate.md)");
+  generate_command->add_option("file", generated.file, "the .pcap file to write");
+  auto* live = generate_command->add_option("--live", generated.live_interface, "send out of this interface instead");
+  generate_command
+      ->add_option("--from", generated.from, "requests of a training script: a Unix socket to listen on, or -")
+      ->needs(live);
+  generate_command->add_flag("--from-file", generated.from_file, "--from names a file of requests")->needs(live);
+  generate_command->add_option("--bytes-per-second", generated.bytes_per_second, "0: as fast as it goes")
+      ->needs(live)
+      ->capture_default_str();
+  generate_command->add_option("--max-request-bytes", generated.max_request_bytes, "longer requests are refused")
+      ->needs(live)
+      ->capture_default_str();
+  generate_command->add_option("--ranks", generated.ranks, "ranks of each job")->capture_default_str();
+  generate_command->add_option("--channels", generated.channels, "connected ring channels")
+      ->check(CLI::Range(1U, 64U))
+      ->capture_default_str();
+  generate_command->add_option("--nccl", generated.nccl, "version, which decides the layout")->capture_default_str();
+  generate_command->add_option("--hosts", generated.hosts,
+                               "addresses in rank order, comma-separated; default: 10.1.0.1, ...");
+  generate_command->add_flag("--ipv6", generated.v6, "invented addresses are IPv6 ones");
+  generate_command->add_option("--mtu", generated.mtu, "path MTU")
+      ->check(CLI::IsMember({256, 512, 1024, 2048, 4096}))
+      ->capture_default_str();
+  generate_command
+      ->add_option("--ll-max-bytes", generated.ll_max_bytes, "ops of up to so many bytes go by LL, others by Simple")
+      ->capture_default_str();
+  generate_command->add_option("--simple-threads", generated.simple_threads, "worker threads of Simple")
+      ->check(CLI::IsMember({64, 128, 256, 512}))
+      ->capture_default_str();
+  generate_command->add_option("--first-qpn", generated.first_qpn, "queue pair number of the first connection")
+      ->check(CLI::Range(2U, 0xffffffU))
+      ->capture_default_str();
+  generate_command->add_option("--first-psn", generated.first_psn, "of every connection; close to 16777215 it wraps")
+      ->check(CLI::Range(0U, 0xffffffU))
+      ->capture_default_str();
+  generate_command->add_option("--style", generated.style, "how writes of more than 8192 bytes end")
+      ->check(CLI::IsMember({"write-imm", "write-then-imm", "per-packet"}))
+      ->capture_default_str();
+  generate_command->add_option("--gigabits", generated.gigabits, "rate that time stamps follow")
+      ->check(CLI::Range(0.001, 10'000.0))
+      ->capture_default_str();
+  generate_command->add_option("--jobs", generated.jobs, "jobs that train at the same time")->capture_default_str();
+  generate_command->add_option("--dtype", generated.dtype, "float32, bfloat16, float16, float64, int32, int64, uint8")
+      ->capture_default_str();
+  generate_command->add_option("--elements", generated.elements, "of each bucket of a step, in order")
+      ->delimiter(',')
+      ->capture_default_str();
+  generate_command->add_option("--steps", generated.steps, "all-reduce rounds")->capture_default_str();
+  generate_command->add_flag("--ddp-start", generated.ddp_start, "first what DDP sends at its start");
+  generate_command->add_option("--reduced", generated.reduced,
+                               "file of reduced values, step after step; default: drawn");
+  generate_command->add_option("--dump-reduced", generated.dump_reduced, "write the drawn values there");
+  generate_command->add_option("--seed", generated.seed, "of values and faults")->capture_default_str();
+  for (const auto& [name, value, text] :
+       {std::tuple{"--retransmit", &generated.retransmit, "chance that a packet is sent again, with what follows it"},
+        std::tuple{"--drop", &generated.drop, "chance that the mirror loses a frame"},
+        std::tuple{"--duplicate", &generated.duplicate, "chance that the mirror copies a frame twice"},
+        std::tuple{"--reorder", &generated.reorder, "chance that the mirror delays a frame"}})
+    generate_command->add_option(name, *value, text)->check(CLI::Range(0.0, 1.0));
+  generate_command->add_option("--drop-burst", generated.drop_burst, "frames that are lost in a row")
+      ->check(CLI::Range(std::uint64_t{1}, std::uint64_t{1} << 32))
+      ->capture_default_str();
+  generate_command->add_option("--side", generated.side, "frames of other traffic for each frame of the jobs")
+      ->check(CLI::Range(0.0, 10.0));
+  generate_command->add_option("--wrap", generated.wrap, "what the mirror puts around frames")
+      ->check(CLI::IsMember({"none", "vlan", "qinq", "gre", "erspan1", "erspan2", "erspan3", "vxlan"}))
+      ->capture_default_str();
+  generate_command->add_flag("--json", generated.json, "machine-readable output");
+
   CLI11_PARSE(app, argc, argv);
   if (*status_command) return status(common, watch, interval_ms);
   if (*shards_command) return shards(common);
@@ -139,5 +212,6 @@ int main(int argc, char** argv) {
     }
     return export_state(common, *point.step, out_file, optimizer);
   }
+  if (*generate_command) return generate(generated);
   return inspect(inspect_options);
 }

@@ -33,6 +33,7 @@ class MirrorWrap final : public FrameSink {
  public:
   MirrorWrap(const WrapConfig& config, FrameSink& next) : config_(config), next_(next) {}
   void frame(std::uint64_t time_ns, ByteSpan bytes, const FrameNote& note) override;
+  void change(Wrapping wrapping) { config_.wrapping = wrapping; }
 
  private:
   WrapConfig config_;
