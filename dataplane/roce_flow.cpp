@@ -361,6 +361,8 @@ void RoceFlow::tell_unfinished(bool hole_follows, RoceFlowContext& context) {
   Extent* const extent = newest();
   if (extent == nullptr || extent->told) return;
   extent->message.awaits_immediate = !extent->message.immediate_seen && (extent->last_seen || extent->single_writes);
+  extent->message.head_uncertain =
+      extent->single_writes && extent->hole_before.count() > 0 && !extent->message.immediate_seen;
   extent->message.open_ended = hole_follows && extent->single_writes && !extent->message.immediate_seen;
   tell(*extent, context);
 }
@@ -547,6 +549,7 @@ void RoceFlow::flush_holes(RoceFlowContext& context) {
 
 void RoceFlow::finish(RoceFlowContext& context) {
   settle(context, true);
+  if (acked_end_ > next_ && acked_end_ - next_ < kPsnCount / 2) skip_to(acked_end_, context);
   tell_unfinished(pending_hole_.count() > 0, context);
   if (pending_hole_.count() > 0) context.sink.lost(pending_hole_);
   pending_hole_ = {};

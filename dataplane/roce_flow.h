@@ -94,6 +94,7 @@ struct RoceMessage {
   bool split = false;               // the immediate comes in an operation of its own
   bool awaits_immediate = false;    // it ended without an immediate and none was seen before the next header or hole
   bool open_ended = false;          // a hole follows that may hold more data of it: `bytes` is a lower bound
+  bool head_uncertain = false;      // a run that began in a hole and was not closed: offsets are lower bounds
   bool immediate_mismatch = false;  // the immediate is not the length: not a message as this reads it
   bool foreign = false;             // not of writes
 };

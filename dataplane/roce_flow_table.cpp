@@ -1,0 +1,148 @@
+#include "dataplane/roce_flow_table.h"
+
+#include "common/random.h"
+
+namespace gradtap::dataplane {
+
+std::size_t RoceFlowTable::KeyHash::operator()(const Key& key) const noexcept {
+  return splitmix64_mix(load_le<std::uint64_t>(&key.target.bytes[0]) ^
+                        splitmix64_mix(load_le<std::uint64_t>(&key.target.bytes[8]) + key.qp));
+}
+
+RoceFlowTable::RoceFlowTable(const RoceFlowTableConfig& config, RoceFlowUser& user) : config_(config), user_(user) {
+  budget_.limit = config.total_reorder_bytes;
+}
+
+RoceFlowTable::Entry* RoceFlowTable::open(const RoceFrame& frame, std::uint32_t epoch) {
+  if (entries_.size() >= config_.max_flows) {
+    ++counters_.refused;
+    return nullptr;
+  }
+  auto entry = std::make_unique<Entry>();
+  entry->identity = {static_cast<std::uint32_t>(entries_.size()),
+                     epoch,
+                     frame.source,
+                     frame.target,
+                     frame.target_qp,
+                     frame.source_port};
+  entry->flow = std::make_unique<RoceFlow>(config_.flow, budget_);
+  entry->sink = &user_.opened(entry->identity);
+  Entry* const opened = entry.get();
+  entries_.push_back(std::move(entry));
+  current_[{frame.target, frame.target_qp}] = opened;
+  pair(*opened);
+  by_port_.emplace(frame.source_port, opened);
+  return opened;
+}
+
+// The flow in the other direction with the same source port. Where several have it, the rule that made the port must
+// give it for both numbers.
+void RoceFlowTable::pair(Entry& entry) {
+  Entry* only = nullptr;
+  std::size_t candidates = 0;
+  const auto [begin, end] = by_port_.equal_range(entry.identity.source_port);
+  for (auto at = begin; at != end; ++at) {
+    Entry& other = *at->second;
+    if (other.ended || other.identity.source != entry.identity.target || other.identity.target != entry.identity.source)
+      continue;
+    if (roce_source_port(entry.identity.target_qp, other.identity.target_qp) == entry.identity.source_port) {
+      only = &other;
+      candidates = 1;
+      break;
+    }
+    only = &other;
+    ++candidates;
+  }
+  if (candidates != 1 || only->partner != nullptr) return;
+  entry.partner = only;
+  only->partner = &entry;
+}
+
+RoceFlowTable::Entry* RoceFlowTable::renew(Entry& entry, const RoceFrame& frame, std::uint64_t now_ns,
+                                           std::uint64_t packets) {
+  ++counters_.renewed;
+  RoceFlowContext flow_context = context(entry, now_ns, packets);
+  entry.flow->finish(flow_context);
+  entry.ended = true;
+  if (entry.partner != nullptr) entry.partner->partner = nullptr;
+  entry.partner = nullptr;
+  const auto [begin, end] = by_port_.equal_range(entry.identity.source_port);
+  for (auto at = begin; at != end; ++at) {
+    if (at->second == &entry) {
+      by_port_.erase(at);
+      break;
+    }
+  }
+  return open(frame, entry.identity.epoch + 1);
+}
+
+RoceFlowTable::Entry* RoceFlowTable::entry_of(const RoceFrame& frame, std::uint64_t now_ns, std::uint64_t packets) {
+  const auto found = current_.find({frame.target, frame.target_qp});
+  if (found == current_.end()) return open(frame, 0);
+  Entry& entry = *found->second;
+  if (entry.identity.source_port == frame.source_port && entry.identity.source == frame.source) return &entry;
+  return renew(entry, frame, now_ns, packets);
+}
+
+void RoceFlowTable::frame(const RoceFrame& frame, std::uint64_t now_ns, std::uint64_t packets) {
+  switch (frame.meaning.kind) {
+    case RoceKind::kCongestion:
+      ++counters_.congestion;
+      return;
+    case RoceKind::kDatagram:
+      ++(frame.target_qp == 1 ? counters_.management : counters_.datagrams);
+      return;
+    case RoceKind::kUnknown:
+      ++counters_.unknown;
+      return;
+    case RoceKind::kResponse:
+      ++counters_.responses;
+      return;
+    case RoceKind::kAcknowledgement: {
+      Entry* const entry = entry_of(frame, now_ns, packets);
+      if (entry == nullptr) return;
+      if (frame.is_ack()) {
+        ++entry->acknowledgements;
+        ++counters_.acknowledgements;
+        if (entry->partner != nullptr) entry->partner->flow->acknowledged(frame.psn);
+      } else if (frame.is_nak()) {
+        ++entry->naks;
+        ++counters_.naks;
+      } else {
+        ++counters_.not_ready;
+      }
+      return;
+    }
+    case RoceKind::kWrite:
+    case RoceKind::kRequest:
+      break;
+  }
+  Entry* entry = entry_of(frame, now_ns, packets);
+  if (entry == nullptr) return;
+  RoceFlowContext flow_context = context(*entry, now_ns, packets);
+  if (!entry->flow->request(frame, flow_context)) {
+    entry = renew(*entry, frame, now_ns, packets);
+    if (entry == nullptr) return;
+    RoceFlowContext new_context = context(*entry, now_ns, packets);
+    if (!entry->flow->request(frame, new_context)) return;  // a flow without a past contradicts nothing
+  }
+  ++entry->requests;
+}
+
+void RoceFlowTable::tick(std::uint64_t now_ns, std::uint64_t packets) {
+  for (const auto& entry : entries_) {
+    if (entry->ended || !entry->flow->waiting()) continue;
+    RoceFlowContext flow_context = context(*entry, now_ns, packets);
+    entry->flow->tick(flow_context);
+  }
+}
+
+void RoceFlowTable::finish(std::uint64_t now_ns, std::uint64_t packets) {
+  for (const auto& entry : entries_) {
+    if (entry->ended) continue;
+    RoceFlowContext flow_context = context(*entry, now_ns, packets);
+    entry->flow->finish(flow_context);
+  }
+}
+
+}  // namespace gradtap::dataplane
