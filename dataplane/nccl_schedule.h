@@ -138,6 +138,15 @@ class NcclSchedule {
   std::uint32_t chunk_messages_ = 0;  // chunks that a rank sends in one loop
 };
 
+// The chunk in which a point-to-point send of `bytes` goes over the network, each chunk one message
+// (ncclProxyComputeP2p up to 2.21, of what one channel sends; addP2pToPlan from 2.22, of the whole send): the step of
+// 128 KiB, a quarter of it below one step, half of it below eight.
+inline constexpr std::uint64_t kNcclSendStepBytes = 128ULL << 10;
+[[nodiscard]] constexpr std::uint64_t nccl_send_chunk_bytes(std::uint64_t bytes) {
+  if (bytes < kNcclSendStepBytes) return kNcclSendStepBytes / 4;
+  return bytes < 8 * kNcclSendStepBytes ? kNcclSendStepBytes / 2 : kNcclSendStepBytes;
+}
+
 // Bytes on the wire of an LL message of `data_bytes` sent at connection step `step`: whole lines; every 2^31 steps the
 // whole slot is sent to clear old flags (NCCL_LL_CLEAN_MASK).
 [[nodiscard]] constexpr std::uint64_t nccl_ll_wire_bytes(std::uint64_t data_bytes) {

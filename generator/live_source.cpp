@@ -64,6 +64,8 @@ Status LiveSource::serve(const Request& request) {
         blocks.push_back(payload.subspan(rank * (payload.size() / ranks), payload.size() / ranks));
       return job_.all_gather(blocks, fabric);
     }
+    case RequestKind::kSend:
+      return job_.send(request.root, request.target, payload, fabric);
     case RequestKind::kMirror: {
       if (payload.size() < 2 || payload.size() > 1 + kMaxInterfaceName || payload[0] >= kWrappings)
         return std::unexpected(malformed("this names no wrapping and interface", "a byte and a name of 1 to 15 bytes"));
@@ -79,7 +81,7 @@ Status LiveSource::serve(const Request& request) {
       exit_.blind_left = load_le<std::uint64_t>(payload.data());
       return {};
   }
-  return std::unexpected(malformed("the request's kind is unknown", "1 to 5"));
+  return std::unexpected(malformed("the request's kind is unknown", "1 to 6"));
 }
 
 Status LiveSource::run(RequestStream& requests, const std::function<bool(std::uint64_t sequence)>& answer) {

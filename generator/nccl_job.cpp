@@ -16,10 +16,43 @@ using dataplane::Phase;
 
 constexpr std::uint64_t kFrameGapBytes = 24;  // preamble, check sequence, gap
 constexpr std::uint64_t kConnectionAddressBytes = 64ULL << 20;
+constexpr std::uint64_t kSimpleOffset = 8ULL << 20;
+constexpr std::uint64_t kFifoOffset = (32ULL << 20) + 0x820;  // as seen: not at the beginning of a page
 constexpr std::uint64_t kMaxVectorBytes = 8ULL << 30;
 
 ByteSpan part(ByteSpan whole, const NcclMessage& message, std::uint32_t element) {
   return whole.subspan(message.begin * element, (message.end - message.begin) * element);
+}
+
+ConnectionConfig connection_of(const JobConfig& config, std::uint32_t index, std::uint32_t sender,
+                               std::uint32_t receiver) {
+  const JobHost& from = config.hosts[sender];
+  const JobHost& to = config.hosts[receiver];
+  const std::uint32_t sender_qpn = (config.first_qpn + 2 * index) & kPsnMask;
+  const std::uint32_t receiver_qpn = (config.first_qpn + 2 * index + 1) & kPsnMask;
+  ConnectionConfig c;
+  c.data.source_mac = c.control.target_mac = from.mac;
+  c.data.target_mac = c.control.source_mac = to.mac;
+  c.data.source = c.control.target = from.address;
+  c.data.target = c.control.source = to.address;
+  c.data.udp_source_port = c.control.udp_source_port = dataplane::roce_source_port(sender_qpn, receiver_qpn);
+  c.data.target_qpn = receiver_qpn;
+  c.control.target_qpn = sender_qpn;
+  c.path_mtu_bytes = config.path_mtu_bytes;
+  c.data_psn = c.control_psn = config.first_psn & kPsnMask;
+  c.step = config.first_step;
+  // Buffers of one connection lie apart from those of the next.
+  const std::uint64_t base = config.first_address + index * kConnectionAddressBytes;
+  c.ll = {base, config.first_rkey + 3 * index};
+  c.simple = {base + kSimpleOffset, config.first_rkey + 3 * index + 1};
+  c.fifo = {base + kFifoOffset, config.first_rkey + 3 * index + 2};
+  c.tag = sender;
+  c.cts = config.cts;
+  c.style = config.style;
+  c.immediate_big_endian = config.immediate_big_endian;
+  c.acknowledge = config.acknowledge;
+  c.undefined_word = config.undefined_word;
+  return c;
 }
 
 }  // namespace
@@ -28,38 +61,9 @@ std::vector<ConnectionConfig> job_connections(const JobConfig& config) {
   std::vector<ConnectionConfig> connections;
   const std::uint32_t ranks = config.tuning.ranks;
   const std::uint32_t channels = config.tuning.channels;
-  for (std::uint32_t position = 0; position < ranks; ++position) {
-    for (std::uint32_t channel = 0; channel < channels; ++channel) {
-      const std::uint32_t index = position * channels + channel;
-      const JobHost& from = config.hosts[position];
-      const JobHost& to = config.hosts[(position + 1) % ranks];
-      const std::uint32_t sender_qpn = (config.first_qpn + 2 * index) & kPsnMask;
-      const std::uint32_t receiver_qpn = (config.first_qpn + 2 * index + 1) & kPsnMask;
-      ConnectionConfig c;
-      c.data.source_mac = c.control.target_mac = from.mac;
-      c.data.target_mac = c.control.source_mac = to.mac;
-      c.data.source = c.control.target = from.address;
-      c.data.target = c.control.source = to.address;
-      c.data.udp_source_port = c.control.udp_source_port = dataplane::roce_source_port(sender_qpn, receiver_qpn);
-      c.data.target_qpn = receiver_qpn;
-      c.control.target_qpn = sender_qpn;
-      c.path_mtu_bytes = config.path_mtu_bytes;
-      c.data_psn = c.control_psn = config.first_psn & kPsnMask;
-      c.step = config.first_step;
-      // Buffers of one connection lie apart from those of the next.
-      const std::uint64_t base = config.first_address + index * kConnectionAddressBytes;
-      c.ll = {base, config.first_rkey + 3 * index};
-      c.simple = {base + (8ULL << 20), config.first_rkey + 3 * index + 1};
-      c.fifo = {base + (32ULL << 20) + 0x820, config.first_rkey + 3 * index + 2};
-      c.tag = position;
-      c.cts = config.cts;
-      c.style = config.style;
-      c.immediate_big_endian = config.immediate_big_endian;
-      c.acknowledge = config.acknowledge;
-      c.undefined_word = config.undefined_word;
-      connections.push_back(c);
-    }
-  }
+  for (std::uint32_t position = 0; position < ranks; ++position)
+    for (std::uint32_t channel = 0; channel < channels; ++channel)
+      connections.push_back(connection_of(config, position * channels + channel, position, (position + 1) % ranks));
   return connections;
 }
 
@@ -86,6 +90,10 @@ Result<NcclJob> NcclJob::make(const JobConfig& config, const std::vector<Connect
   for (std::uint32_t index = 0; index < connections.size(); ++index)
     job.connections_.emplace_back(index, connections[index]);
   return job;
+}
+
+void NcclJob::pass(std::uint64_t bytes) {
+  now_ns_ += static_cast<std::uint64_t>(static_cast<double>((bytes + kFrameGapBytes) * 8) / config_.bits_per_ns) + 1;
 }
 
 Status NcclJob::run(const std::optional<NcclOp>& op, const MessageBytes& bytes, FrameSink& sink) {
@@ -119,9 +127,7 @@ Status NcclJob::run(const std::optional<NcclOp>& op, const MessageBytes& bytes, 
         meaning.op = ops_;
         meaning.final = message->phase == Phase::kFinal;
         meaning.begin = message->begin * op->element_bytes;
-        const std::uint64_t sent = c.send(bytes(position, *message), message->steps, meaning, now_ns_, sink);
-        now_ns_ +=
-            static_cast<std::uint64_t>(static_cast<double>((sent + kFrameGapBytes) * 8) / config_.bits_per_ns) + 1;
+        pass(c.send(bytes(position, *message), message->steps, meaning, now_ns_, sink));
         const auto later = schedule->message(position, channel, i + dataplane::kNcclSlots);
         if (later) c.clear_to_send(later->steps, now_ns_, sink);
       }
@@ -184,6 +190,32 @@ Status NcclJob::all_gather(std::span<const ByteSpan> blocks, FrameSink& sink) {
 Status NcclJob::broadcast(std::uint32_t root, ByteSpan data, FrameSink& sink) {
   const auto bytes = [&](std::uint32_t, const NcclMessage& message) { return part(data, message, 1); };
   return run(dataplane::nccl_plan(config_.tuning, NcclCollective::kBroadcast, data.size(), 1, root), bytes, sink);
+}
+
+Status NcclJob::send(std::uint32_t from, std::uint32_t to, ByteSpan bytes, FrameSink& sink) {
+  if (from >= config_.tuning.ranks || to >= config_.tuning.ranks || from == to || bytes.empty())
+    return fail(ErrorCode::kOutOfRange, "a send goes from one rank of the job to another, and has bytes");
+  auto found = sends_.find({from, to});
+  if (found == sends_.end()) {
+    const auto index = static_cast<std::uint32_t>(connections_.size() + sends_.size());
+    ConnectionConfig config = connection_of(config_, index, from, to);
+    config.point_to_point = true;
+    found = sends_.emplace(std::pair{from, to}, NcclConnection(index, std::move(config))).first;
+  }
+  NcclConnection& connection = found->second;
+  const std::uint64_t chunk = dataplane::nccl_send_chunk_bytes(bytes.size());
+  const std::uint64_t chunks = (bytes.size() + chunk - 1) / chunk;
+  for (std::uint64_t i = 0; i < std::min<std::uint64_t>(chunks, dataplane::kNcclSlots); ++i)
+    connection.clear_to_send(1, now_ns_, sink);
+  for (std::uint64_t i = 0; i < chunks; ++i) {
+    MessageMeaning meaning;
+    meaning.op = ops_;
+    const ByteSpan piece = bytes.subspan(i * chunk, std::min<std::uint64_t>(chunk, bytes.size() - i * chunk));
+    pass(connection.send(piece, 1, meaning, now_ns_, sink));
+    if (i + dataplane::kNcclSlots < chunks) connection.clear_to_send(1, now_ns_, sink);
+  }
+  ops_ += 1;
+  return {};
 }
 
 }  // namespace gradtap::generator

@@ -11,8 +11,10 @@
 #include <algorithm>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <optional>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "common/error.h"
@@ -59,6 +61,9 @@ class NcclJob {
   // `blocks` are the ranks' equally long parts, in rank order.
   [[nodiscard]] Status all_gather(std::span<const ByteSpan> blocks, FrameSink& sink);
   [[nodiscard]] Status broadcast(std::uint32_t root, ByteSpan bytes, FrameSink& sink);
+  // A point-to-point send over one connection of its own, which is made at the first send of the pair. Its index
+  // follows those of the ring.
+  [[nodiscard]] Status send(std::uint32_t from, std::uint32_t to, ByteSpan bytes, FrameSink& sink);
 
   [[nodiscard]] std::uint32_t ops() const { return ops_; }
   [[nodiscard]] std::uint64_t now_ns() const { return now_ns_; }
@@ -69,10 +74,12 @@ class NcclJob {
   explicit NcclJob(const JobConfig& config) : config_(config), now_ns_(config.start_ns) {}
   // The bytes of a message; called once for each, in the order in which a rank can have them.
   using MessageBytes = std::function<ByteSpan(std::uint32_t position, const dataplane::NcclMessage& message)>;
+  void pass(std::uint64_t bytes);  // the time that they take
   [[nodiscard]] Status run(const std::optional<dataplane::NcclOp>& op, const MessageBytes& bytes, FrameSink& sink);
 
   JobConfig config_;
   std::vector<NcclConnection> connections_;
+  std::map<std::pair<std::uint32_t, std::uint32_t>, NcclConnection> sends_;
   std::uint32_t ops_ = 0;
   std::uint64_t now_ns_ = 0;
   std::vector<std::uint8_t> running_;  // sums so far, of all chunks

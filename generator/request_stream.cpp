@@ -27,15 +27,18 @@ Result<RequestHeader> parse_request_header(ByteSpan header, std::uint64_t max_pa
   const auto type = reader.le<std::uint8_t>();
   const auto reserved = reader.le<std::uint16_t>();
   parsed.request.root = reader.le<std::uint32_t>();
-  const auto reserved_too = reader.le<std::uint32_t>();
+  parsed.request.target = reader.le<std::uint32_t>();
   parsed.request.sequence = reader.le<std::uint64_t>();
   parsed.payload_bytes = reader.le<std::uint64_t>();
-  if (!reader.ok() || magic != kRequestMagic || reserved != 0 || reserved_too != 0)
+  if (!reader.ok() || magic != kRequestMagic || reserved != 0)
     return fail(ErrorCode::kRequestMalformed, "this is no request to the generator", {}, "GTG1 and zeroes in between",
                 {}, "the script and this program must be of the same version");
-  if (kind < 1 || kind > static_cast<std::uint8_t>(RequestKind::kBlind) || type >= kTypes.size())
+  if (kind < 1 || kind > static_cast<std::uint8_t>(RequestKind::kSend) || type >= kTypes.size())
     return fail(ErrorCode::kRequestMalformed, "the request's kind or element type is unknown", {}, {},
                 "kind " + std::to_string(kind) + ", type " + std::to_string(type));
+  if (parsed.request.target != 0 && kind != static_cast<std::uint8_t>(RequestKind::kSend))
+    return fail(ErrorCode::kRequestMalformed, "only a send has a target", {}, "0",
+                std::to_string(parsed.request.target));
   if (parsed.payload_bytes > max_payload_bytes)
     return fail(ErrorCode::kRequestTooLarge, "the request is longer than allowed", {},
                 std::to_string(max_payload_bytes), std::to_string(parsed.payload_bytes), "raise --max-request-bytes");

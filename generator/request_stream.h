@@ -21,12 +21,14 @@ enum class RequestKind : std::uint8_t {
   kAllGather = 3,  // payload: the blocks of all ranks, in rank order
   kMirror = 4,     // payload: a byte for the wrapping and the name of the interface that frames go to from now on
   kBlind = 5,      // payload: u64, how many of the next frames the mirror does not see
+  kSend = 6,       // payload: what rank `root` sends to rank `target`
 };
 
 struct Request {
   RequestKind kind{};
   ElementType type = ElementType::kFloat32;
   std::uint32_t root = 0;
+  std::uint32_t target = 0;
   std::uint64_t sequence = 0;
   ByteSpan payload;
 };

@@ -185,6 +185,9 @@ TEST_CASE("live source: requests become frames, answers follow, the mirror moves
   const auto add = [&](const Bytes& more) { written.insert(written.end(), more.begin(), more.end()); };
   add(request_bytes(3, 6, 0, 12, Bytes(30, 5)));
   add(request_bytes(2, 6, 2, 13, Bytes(100, 6)));
+  Bytes to_two = request_bytes(6, 6, 1, 17, Bytes(100'000, 9));
+  to_two[12] = 2;
+  add(to_two);
   Bytes mirror{7};
   for (const char c : std::string("second")) mirror.push_back(static_cast<std::uint8_t>(c));
   add(request_bytes(4, 0, 0, 14, mirror));
@@ -192,9 +195,14 @@ TEST_CASE("live source: requests become frames, answers follow, the mirror moves
   add(request_bytes(1, 0, 0, 16, reduced));
   const Served served = serve(written, seen);
   CHECK(served.status);
-  CHECK(served.answers == std::vector<std::uint64_t>{11, 12, 13, 14, 15, 16});
-  CHECK(served.report.requests == 6);
+  CHECK(served.answers == std::vector<std::uint64_t>{11, 12, 13, 17, 14, 15, 16});
+  CHECK(served.report.requests == 7);
   CHECK(served.report.blinded == 4);
+  // Connections 0 to 5 are the ring's. Messages of 32 KiB.
+  std::map<std::uint64_t, std::size_t> sent;
+  for (const HeldFrame& held : seen["first"].frames)
+    if (held.note.connection == 6 && held.note.kind == FrameKind::kData) sent[held.note.message] += held.bytes.size();
+  CHECK(sent.size() == 4);
   CHECK(served.report.frames == seen["first"].frames.size() + seen["second"].frames.size());
   IntervalSet first;
   for (const HeldFrame& held : seen["first"].frames)
@@ -236,12 +244,13 @@ TEST_CASE("live source: what cannot be served is refused by name") {
     CHECK(refused(wrong) == ErrorCode::kRequestMalformed);
   }
   CHECK(refused(request_bytes(0, 0, 0, 1, {})) == ErrorCode::kRequestMalformed);
-  CHECK(refused(request_bytes(6, 0, 0, 1, {})) == ErrorCode::kRequestMalformed);
+  CHECK(refused(request_bytes(7, 0, 0, 1, {})) == ErrorCode::kRequestMalformed);
   CHECK(refused(request_bytes(1, 7, 0, 1, Bytes(8))) == ErrorCode::kRequestMalformed);
   CHECK(refused(good, 7) == ErrorCode::kRequestTooLarge);
   CHECK(refused(request_bytes(1, 0, 0, 1, Bytes(7))) == ErrorCode::kOutOfRange);
   CHECK(refused(request_bytes(1, 0, 0, 1, {})) == ErrorCode::kScheduleImpossible);
   CHECK(refused(request_bytes(3, 0, 0, 1, Bytes(7))) == ErrorCode::kRequestMalformed);
+  CHECK(refused(request_bytes(6, 0, 0, 1, Bytes(7))) == ErrorCode::kOutOfRange);
   CHECK(refused(request_bytes(2, 0, 3, 1, Bytes(7))) == ErrorCode::kScheduleImpossible);
   CHECK(refused(request_bytes(4, 0, 0, 1, Bytes{0})) == ErrorCode::kRequestMalformed);
   CHECK(refused(request_bytes(4, 0, 0, 1, Bytes{8, 'a'})) == ErrorCode::kRequestMalformed);
