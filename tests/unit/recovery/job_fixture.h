@@ -15,6 +15,7 @@
 #include "common/sha256.h"
 #include "recovery/job_plan.h"
 #include "replica/schema_json.h"
+#include "replica/shard.h"
 
 namespace gradtap::recovery::test {
 
