@@ -236,7 +236,8 @@ NcclProgram::Match NcclProgram::match(const NcclPattern& pattern, std::size_t at
       // What of this message is in the hole that follows: the rest of its data, its immediate.
       std::uint64_t behind = 0;
       if (message.open_ended) {
-        behind = (bytes - message.bytes + message.packet_bytes - 1) / message.packet_bytes + 1;
+        behind = (bytes - message.bytes + message.packet_bytes - 1) / message.packet_bytes;
+        if (message.run || (splits_ && bytes > kNcclSplitBytes)) ++behind;
       } else if (message.awaits_immediate || (!message.immediate_seen && splits_ && bytes > kNcclSplitBytes)) {
         behind = 1;
       }

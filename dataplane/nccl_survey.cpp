@@ -24,7 +24,7 @@ bool read_roce_frame(ByteSpan bytes, std::uint32_t wire_bytes, RoceCaptureCounte
 }
 
 NcclRole SurveyedFlow::role() const {
-  if (messages_with_immediate_ > 0) return NcclRole::kData;
+  if (messages_with_immediate_ > 0 || long_messages_ > 0) return NcclRole::kData;
   return cts_entries_ > 0 ? NcclRole::kCts : NcclRole::kUnknown;
 }
 
@@ -67,6 +67,7 @@ void SurveyedFlow::piece(const RocePiece& piece) {
 
 void SurveyedFlow::message(const RoceMessage& message) {
   if (message.immediate_seen) ++messages_with_immediate_;
+  if (message.bytes > kMaxCtsBytes) ++long_messages_;
   if (message.immediate_mismatch) ++mismatches_;
   if (message.bytes > message.packet_bytes) packet_bytes_ = std::max(packet_bytes_, message.packet_bytes);
   const auto lines = open_.find(message.number);

@@ -68,6 +68,7 @@ class SurveyedFlow final : public RoceSink {
   };
   void note(Lines& lines, const RocePiece& piece) const;
 
+  static constexpr std::uint64_t kMaxCtsBytes = 64 * kMaxNcclReceives;
   static constexpr std::size_t kMaxTags = 1024;
 
   RoceFlowIdentity identity_;
@@ -80,6 +81,7 @@ class SurveyedFlow final : public RoceSink {
   std::uint64_t receives_ = 0;
   std::uint64_t data_bytes_ = 0;
   std::uint64_t messages_with_immediate_ = 0;
+  std::uint64_t long_messages_ = 0;
   std::uint64_t mismatches_ = 0;
   std::uint32_t packet_bytes_ = 0;
   bool truncated_ = false;

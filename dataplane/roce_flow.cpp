@@ -235,7 +235,11 @@ bool RoceFlow::close_with(Extent& extent, std::uint64_t psn, std::uint32_t bytes
   const std::uint64_t gap = psn - extent.data_end;
   if (bytes == 0 || bytes < message.bytes || bytes > config_.max_message_bytes) return false;
   const std::uint64_t more = bytes - message.bytes;
-  if (more > 0 || gap > 0) {
+  if (!extent.end_known) {
+    if (packets_of(bytes, message.packet_bytes) != psn - message.psns.begin) return false;
+    extent.end_known = true;
+    extent.data_end = psn;
+  } else if (more > 0 || gap > 0) {
     // Packets of the run are missing. All but the last have the same size, so the length says where it began.
     if (!extent.single_writes || more == 0) return false;
     const bool size_known = message.bytes > message.packet_bytes || extent.hole_before.count() == 0;
@@ -316,13 +320,13 @@ void RoceFlow::place(Extent& extent, std::uint64_t psn, const RoceFrame& frame, 
               frame.payload.size() == std::min<std::uint64_t>(message.packet_bytes, message.bytes - offset);
   if (fits && frame.meaning.address && extent.address_known)
     fits = frame.address == message.address + offset && frame.key == message.key;
-  if (fits && !extent.single_writes) fits = frame.meaning.ends == last;
+  if (fits && !extent.single_writes) fits = frame.meaning.ends == (last && extent.end_known);
   if (fits && extent.single_writes) fits = frame.meaning.ends && frame.meaning.begins && !frame.meaning.immediate;
   if (!fits) {
     ++context.counters.inconsistent;
     return;
   }
-  if (last && !extent.single_writes && !extent.last_seen) {
+  if (last && extent.end_known && !extent.single_writes && !extent.last_seen) {
     extent.last_seen = true;
     if (frame.meaning.immediate) {
       message.immediate_seen = true;
@@ -335,7 +339,7 @@ void RoceFlow::place(Extent& extent, std::uint64_t psn, const RoceFrame& frame, 
   if (!frame.payload.empty()) {
     ++context.counters.pieces;
     context.counters.piece_bytes += frame.payload.size();
-    const bool open_run = extent.single_writes && !extent.told;
+    const bool open_run = (extent.single_writes && !extent.told) || !extent.end_known;
     context.sink.piece({.message = message.number,
                         .psn = psn,
                         .offset_bytes = offset,
@@ -345,7 +349,7 @@ void RoceFlow::place(Extent& extent, std::uint64_t psn, const RoceFrame& frame, 
                         .data = frame.payload.data(),
                         .bytes = static_cast<std::uint32_t>(frame.payload.size()),
                         .immediate = frame.meaning.immediate,
-                        .provisional = open_run && extent.hole_before.count() > 0});
+                        .provisional = extent.single_writes && !extent.told && extent.hole_before.count() > 0});
   }
   if (message.immediate_seen && !extent.told) tell(extent, context);
 }
@@ -363,7 +367,9 @@ void RoceFlow::tell_unfinished(bool hole_follows, RoceFlowContext& context) {
   extent->message.awaits_immediate = !extent->message.immediate_seen && (extent->last_seen || extent->single_writes);
   extent->message.head_uncertain =
       extent->single_writes && extent->hole_before.count() > 0 && !extent->message.immediate_seen;
-  extent->message.open_ended = hole_follows && extent->single_writes && !extent->message.immediate_seen;
+  extent->message.run = extent->single_writes;
+  extent->message.open_ended =
+      !extent->end_known || (hole_follows && extent->single_writes && !extent->message.immediate_seen);
   tell(*extent, context);
 }
 
@@ -471,6 +477,7 @@ bool RoceFlow::resolve_headless(RoceFlowContext& context, bool force) {
     if (!force) return false;
     stop = store_.rbegin()->first + 1;
   }
+  if (place_by_beginning(ending, stop, context)) return true;
   while (!store_.empty() && store_.begin()->first < stop) {
     ++context.counters.unplaceable;
     drop(store_.begin());
@@ -481,7 +488,7 @@ bool RoceFlow::resolve_headless(RoceFlowContext& context, bool force) {
 
 RoceFlow::Ending RoceFlow::find_ending() const {
   Ending ending;
-  bool ended = false;
+  bool& ended = ending.ended;
   for (const auto& [psn, waiting] : store_) {
     const RoceFrame& frame = waiting.frame;
     if (ended && psn == ending.last + 1 && is_empty_immediate(frame)) {
@@ -507,6 +514,25 @@ RoceFlow::Ending RoceFlow::find_ending() const {
     }
   }
   return ending;
+}
+
+// Only the packet before what waits is missing: it began the message. How far that goes may stay open.
+bool RoceFlow::place_by_beginning(const Ending& ending, std::uint64_t stop, RoceFlowContext& context) {
+  const auto first = store_.begin();
+  if (first->first != next_ + 1 || first->second.frame.meaning.ends || !is_path_mtu(ending.middle_bytes)) return false;
+  const std::uint64_t begin = next_;
+  std::uint64_t end = ending.last + 1;
+  if (!ending.ended) end = std::prev(store_.lower_bound(stop))->first + 1;
+  if (end - begin > config_.max_message_bytes / ending.middle_bytes) return false;
+  Extent& extent = open(begin, context);
+  extent.address_known = false;
+  extent.end_known = ending.ended;
+  extent.message.packet_bytes = mtu_bytes_ = ending.middle_bytes;
+  extent.message.bytes = (end - begin) * ending.middle_bytes;
+  if (ending.ended) extent.message.bytes -= ending.middle_bytes - ending.last_bytes;
+  extent.message.psns.end = extent.data_end = next_ = end;
+  ++context.counters.recovered_firsts;
+  return true;
 }
 
 bool RoceFlow::place_by_ending(const Ending& ending, std::uint32_t bytes, RoceFlowContext& context) {

@@ -93,7 +93,9 @@ struct RoceMessage {
   bool immediate_seen = false;
   bool split = false;               // the immediate comes in an operation of its own
   bool awaits_immediate = false;    // it ended without an immediate and none was seen before the next header or hole
-  bool open_ended = false;          // a hole follows that may hold more data of it: `bytes` is a lower bound
+  bool run = false;                 // of writes of one packet each
+  bool open_ended = false;          // a hole follows that may hold more data of it: `bytes` is a lower bound.
+                                    // Pieces behind a gap belong to it only if it is that long
   bool head_uncertain = false;      // a run that began in a hole and was not closed: offsets are lower bounds
   bool immediate_mismatch = false;  // the immediate is not the length: not a message as this reads it
   bool foreign = false;             // not of writes
@@ -155,7 +157,8 @@ class RoceFlow {
     PsnRange hole_before;        // to be told before it
     bool told = false;
     bool address_known = true;
-    bool last_seen = false;      // how the last data packet ends is known
+    bool last_seen = false;  // how the last data packet ends is known
+    bool end_known = true;
     bool single_writes = false;  // a run of writes of one packet each, none with an immediate
   };
   using Store = std::map<std::uint64_t, Waiting>;
@@ -165,6 +168,7 @@ class RoceFlow {
     std::uint32_t middle_bytes = 0;  // 0: no middle packet waits
     std::uint32_t immediate = 0;
     bool found = false;
+    bool ended = false;
     std::uint64_t boundary = 0;  // otherwise: where something else begins; 0: nowhere yet
   };
 
@@ -191,6 +195,7 @@ class RoceFlow {
   [[nodiscard]] bool hole_is_definitive(RoceFlowContext& context);
   [[nodiscard]] bool resolve_headless(RoceFlowContext& context, bool force);
   [[nodiscard]] Ending find_ending() const;
+  [[nodiscard]] bool place_by_beginning(const Ending& ending, std::uint64_t stop, RoceFlowContext& context);
   [[nodiscard]] bool place_by_ending(const Ending& ending, std::uint32_t bytes, RoceFlowContext& context);
   void skip_to(std::uint64_t psn, RoceFlowContext& context);
 
