@@ -277,11 +277,24 @@ def choose(listing, step=None, lineage=None):
             passed.append((at_lineage, at_step, "beyond the step where a newer lineage took over"))
         else:
             candidates.append((at_lineage, at_step, p.get("record_digest")))
+    passed = _unlisted(listing, {k[:2] for k in known}, step, lineage) + passed
     if known and not candidates and not passed:
         raise RestoreError("NO_POINT", "there is no point of %s%s" % (
             "step %d" % step if step is not None else "lineage %d" % lineage,
             ", lineage %d" % lineage if step is not None and lineage is not None else ""))
     return candidates, passed
+
+
+def _unlisted(listing, known, step, lineage):
+    """Steps that the source knows of and has no point of (a lost record, a publish that did not end), with its reasons."""
+    found = []
+    for e in listing.get("passed_over") or []:
+        if not isinstance(e, dict) or type(e.get("lineage")) is not int or type(e.get("step")) is not int:
+            continue
+        if (e["lineage"], e["step"]) in known or step not in (None, e["step"]) or lineage not in (None, e["lineage"]):
+            continue
+        found.append((e["lineage"], e["step"], str(e.get("reason") or "no reason given")))
+    return found
 
 
 def _restorable(listing):

@@ -14,6 +14,7 @@ from fake_node import parse_safetensors
 from gradtap import baseline, bits, digest, hyper, memory, probe, safetensors
 from gradtap.model import Model
 from gradtap.outbox import Outbox
+from gradtap.restore import choose
 
 
 class Syntax(unittest.TestCase):
@@ -332,6 +333,18 @@ class BaselinePlan(unittest.TestCase):
                     joined = b"".join(d for _, d in pieces)
                     self.assertEqual(list(struct.unpack("<%dI" % t.numel(), joined)), single.words(nhwc))
             self.assertEqual(found, {})
+
+
+class Choice(unittest.TestCase):
+    def test_steps_without_a_point_are_told(self):
+        points = [{"lineage": 1, "step": 5, "valid": True, "record_digest": "aa"},
+                  {"lineage": 1, "step": 4, "valid": False, "reason": "broken"}]
+        lost = {"lineage": 1, "step": 6, "reason": "no record"}
+        listing = {"points": points, "restorable": [{"lineage": 1, "step": 5}],
+                   "passed_over": [lost, {"lineage": 1, "step": 4, "reason": "broken"}, {"lineage": 2}, "x", None]}
+        self.assertEqual(choose(listing), ([(1, 5, "aa")], [(1, 6, "no record"), (1, 4, "broken")]))
+        self.assertEqual(choose(listing, step=6), ([], [(1, 6, "no record")]))
+        self.assertEqual(choose(dict(listing, passed_over=None))[1], [(1, 4, "broken")])
 
 
 if __name__ == "__main__":
