@@ -112,10 +112,13 @@ int main(int argc, char** argv) {
 
   InspectOptions inspect_options;
   auto* inspect_command = app.add_subcommand("inspect", "what a capture holds: flows, ops, completeness");
-  inspect_command->add_option("file", inspect_options.file, "a .pcap file")->required();
+  inspect_command->add_option("file", inspect_options.file, "a pcap or pcapng file")->required();
+  inspect_command->add_option("--bucket", inspect_options.buckets,
+                              "RoCE: an all-reduce to look for, ELEMENTS:DTYPE (may be repeated)");
+  inspect_command->add_flag("--completing-send", inspect_options.completing_send,
+                            "RoCE: the trainer sends the chunk that its own link lacks point to point");
   inspect_command->add_flag("--json", inspect_options.json, "machine-readable output");
-  inspect_command->add_option("--dump", inspect_options.dump_directory,
-                              "write the bytes of complete all-reduces there");
+  inspect_command->add_option("--dump", inspect_options.dump_directory, "write the bytes of all-reduces there");
   inspect_command->add_option("--ranks", inspect_options.ranks,
                               "addresses in rank order, comma-separated; default: in ascending order");
   inspect_command->add_flag("--required-checksums", inspect_options.required_checksums,

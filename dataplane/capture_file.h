@@ -61,6 +61,9 @@ class CaptureFile {
 
   [[nodiscard]] Result<CaptureWalker> walk() const { return CaptureWalker::over(bytes(), path_); }
   [[nodiscard]] Result<CaptureCounts> count() const;
+  // Every record in order; what was visited long ago does not stay mapped. Damage ends the walk there.
+  template <class F>
+  [[nodiscard]] Status each_record(F visit) const;
   [[nodiscard]] const std::string& path() const { return path_; }
   // The bytes before `position` (of a record) will not be read soon: their pages need not stay mapped.
   void forget_before(const std::uint8_t* position) const;
@@ -69,9 +72,29 @@ class CaptureFile {
   CaptureFile() = default;
   [[nodiscard]] ByteSpan bytes() const { return {static_cast<const std::uint8_t*>(map_), size_}; }
 
+  static constexpr std::size_t kKeptBytes = std::size_t{64} << 20;
+
   std::string path_;
   void* map_ = nullptr;
   std::size_t size_ = 0;
 };
+
+template <class F>
+Status CaptureFile::each_record(F visit) const {
+  auto walker = walk();
+  if (!walker) return std::unexpected(walker.error());
+  CaptureRecord record;
+  const std::uint8_t* kept_from = bytes().data();
+  while (true) {
+    const auto more = walker->next(record);
+    if (!more) return std::unexpected(more.error());
+    if (!*more) return {};
+    visit(record);
+    if (static_cast<std::size_t>(record.bytes.data() - kept_from) > kKeptBytes) {
+      kept_from = record.bytes.data();
+      forget_before(kept_from);
+    }
+  }
+}
 
 }  // namespace gradtap::dataplane

@@ -49,8 +49,14 @@ NcclAssembly::NcclAssembly(const NcclSurvey& survey, const NcclTrafficPlan& plan
     : survey_(survey), plan_(plan), config_(config), table_(config.table, *this) {
   for (const PlannedFlow& flow : plan.flows) {
     if (flow.kind != PlannedFlow::Kind::kSend) continue;
-    for (std::size_t b = 0; b < plan.buckets.size(); ++b)
-      if (plan.buckets[b].schedule) unsent_[{b, flow.position}].elements = plan.unsent(b, flow.position);
+    for (std::size_t b = 0; b < plan.buckets.size(); ++b) {
+      if (!plan.buckets[b].schedule) continue;
+      Unsent& unsent = unsent_[{b, flow.position}];
+      unsent.elements = plan.unsent(b, flow.position);
+      std::uint64_t elements = 0;
+      for (const Interval& range : unsent.elements) elements += range.length();
+      unsent.chunk_bytes = nccl_send_chunk_bytes(elements * plan.buckets[b].bucket.element_bytes);
+    }
   }
 }
 
@@ -85,9 +91,10 @@ void NcclAssembly::places(const PlannedFlow& flow, const NcclStep& step, std::ui
     visit(message->begin * element + offset, std::uint64_t{0}, std::min(bytes, length - offset));
     return;
   }
-  std::uint64_t from = step.index * kNcclSendChunkBytes + offset;
+  const Unsent& unsent = unsent_[{step.pattern, flow.position}];
+  std::uint64_t from = step.index * unsent.chunk_bytes + offset;
   std::uint64_t taken = 0;
-  for (const Interval& range : unsent_[{step.pattern, flow.position}].elements) {
+  for (const Interval& range : unsent.elements) {
     const std::uint64_t length = range.length() * element;
     if (from >= length) {
       from -= length;

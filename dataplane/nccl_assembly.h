@@ -70,8 +70,9 @@ class NcclAssembly final : public RoceFlowUser {
     std::optional<AssembledOp> closed;
   };
   using OpName = std::pair<std::size_t, std::uint64_t>;
-  struct Unsent {  // ranges that a completing send brings, one after another
+  struct Unsent {  // what a completing send brings, one range after another
     std::vector<Interval> elements;
+    std::uint64_t chunk_bytes = 0;
   };
 
   void piece(const SurveyedFlow& flow, const PlannedFlow& planned, const RocePiece& piece);

@@ -19,7 +19,7 @@ NcclPattern NcclPattern::send(std::uint32_t id, std::uint64_t bytes) {
   NcclPattern pattern;
   pattern.id_ = id;
   pattern.send_bytes_ = bytes;
-  pattern.count_ = (bytes + kNcclSendChunkBytes - 1) / kNcclSendChunkBytes;
+  pattern.count_ = (bytes + nccl_send_chunk_bytes(bytes) - 1) / nccl_send_chunk_bytes(bytes);
   return pattern;
 }
 
@@ -28,7 +28,8 @@ std::uint64_t NcclPattern::wire_bytes(std::uint64_t index) const {
     const auto message = schedule_->message(position_, channel_, index);
     return message ? message->wire_bytes : 0;
   }
-  return std::min(kNcclSendChunkBytes, send_bytes_ - index * kNcclSendChunkBytes);
+  const std::uint64_t chunk = nccl_send_chunk_bytes(send_bytes_);
+  return std::min(chunk, send_bytes_ - index * chunk);
 }
 
 NcclProgram::NcclProgram(std::vector<NcclPattern> patterns, const NcclProgramConfig& config)

@@ -60,7 +60,6 @@ class NcclPattern {
   std::uint32_t channel_ = 0;
 };
 
-inline constexpr std::uint64_t kNcclSendChunkBytes = 128ULL << 10;
 inline constexpr std::uint64_t kNcclSplitBytes = 8192;  // longer messages may have their immediate apart
 
 // Where one message of an operation was found, or lost.

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <string>
+#include <vector>
 
 #include "common/error.h"
 
@@ -32,8 +33,10 @@ int export_state(const Common& common, std::uint64_t step, const std::string& fi
 
 struct InspectOptions {
   std::string file;
-  std::string dump_directory;  // empty: no dump
-  std::string ranks;           // comma-separated addresses in rank order; empty: addresses in ascending order
+  std::string dump_directory;        // empty: no dump
+  std::vector<std::string> buckets;  // RoCE: ELEMENTS:DTYPE of the all-reduces to look for
+  bool completing_send = false;      // RoCE: the trainer sends the chunk that its own link lacks
+  std::string ranks;                 // comma-separated addresses in rank order; empty: addresses in ascending order
   bool json = false;
   bool required_checksums = false;
 };

@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <filesystem>
 #include <memory>
 #include <optional>
 #include <set>
@@ -7,17 +6,17 @@
 #include <vector>
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include "apps/commands/commands.h"
+#include "apps/commands/inspect_roce.h"
 #include "common/clock.h"
-#include "dataplane/capture_file.h"
-#include "dataplane/dpdk/dpdk_port.h"
+#include "dataplane/capture_port.h"
 #include "dataplane/gloo_decoder.h"
 #include "dataplane/gloo_ring.h"
 #include "dataplane/gloo_wire.h"
 #include "dataplane/inspect.h"
 #include "dataplane/inspect_json.h"
+#include "dataplane/nccl_survey.h"
 
 namespace gradtap::commands {
 
@@ -28,30 +27,40 @@ using namespace gradtap::dataplane;
 constexpr std::size_t kRanksMax = 4096;
 constexpr std::uint64_t kMessageBytesMax = std::uint64_t{1} << 30;
 
-// Without --ranks: every address between which a gloo header was seen, in ascending order.
-Result<std::vector<IpAddress>> find_ranks(const CaptureFile& file, ChecksumPolicy policy) {
-  std::set<IpAddress> found;
-  auto walker = file.walk();
-  if (!walker) return std::unexpected(walker.error());
-  CaptureRecord record;
-  for (;;) {
-    const auto more = walker->next(record);
-    if (!more) return std::unexpected(more.error());
-    if (!*more) break;
+// What the first look at the file finds: RoCE traffic, and every address between which a gloo header was seen.
+struct FirstLook {
+  NcclSurvey survey;
+  std::set<IpAddress> gloo_ranks;
+  std::optional<Error> damage;  // the file ends there
+};
+
+Status look(const CaptureFile& file, ChecksumPolicy policy, FirstLook& found) {
+  const Status read = file.each_record([&](const CaptureRecord& record) {
+    found.survey.frame(record.bytes, record.wire_bytes, record.time_ns);
     FrameView view;
-    if (parse_frame(record.bytes, record.wire_bytes, policy, view) != FrameDrop::kNone) continue;
-    if (view.payload.size() < kGlooHeaderBytes) continue;
-    if (!parse_gloo_strict(view.payload.data(), kMessageBytesMax)) continue;
-    found.insert(view.source);
-    found.insert(view.target);
-    if (found.size() > kRanksMax)
-      return fail(ErrorCode::kLimitReached, "the capture shows too many hosts", file.path(), std::to_string(kRanksMax),
-                  {}, "name the job's hosts with --ranks");
-  }
-  if (found.size() < 2)
-    return fail(ErrorCode::kCaptureMalformed, "no gloo traffic was found", file.path(), "at least two ranks",
-                std::to_string(found.size()), "check that the mirror sees the ranks' ports, or pass --ranks");
-  return std::vector<IpAddress>(found.begin(), found.end());
+    if (parse_frame(record.bytes, record.wire_bytes, policy, view) != FrameDrop::kNone) return;
+    if (view.payload.size() < kGlooHeaderBytes || found.gloo_ranks.size() > kRanksMax) return;
+    if (!parse_gloo_strict(view.payload.data(), kMessageBytesMax)) return;
+    found.gloo_ranks.insert(view.source);
+    found.gloo_ranks.insert(view.target);
+  });
+  found.survey.finish();
+  if (read) return {};
+  if (read.error().code != ErrorCode::kCaptureEndsEarly) return read;
+  found.damage = read.error();
+  return {};
+}
+
+// Without --ranks: every address that spoke gloo, in ascending order.
+Result<std::vector<IpAddress>> gloo_ranks(const FirstLook& found, const std::string& path) {
+  if (found.gloo_ranks.size() > kRanksMax)
+    return fail(ErrorCode::kLimitReached, "the capture shows too many hosts", path, std::to_string(kRanksMax), {},
+                "name the job's hosts with --ranks");
+  if (found.gloo_ranks.size() < 2)
+    return fail(ErrorCode::kCaptureMalformed, "neither RoCE nor gloo traffic was found", path, "at least two ranks",
+                std::to_string(found.gloo_ranks.size()),
+                "check that the mirror sees the ranks' ports, or pass --ranks");
+  return std::vector<IpAddress>(found.gloo_ranks.begin(), found.gloo_ranks.end());
 }
 
 Result<std::vector<IpAddress>> read_ranks(const std::string& list) {
@@ -87,26 +96,16 @@ struct Inspection {
   PortCounters port;
   std::vector<FlowReport> flows;
   std::vector<IpAddress> ranks;
+  std::optional<Error> damage;
 };
 
-Result<Inspection> inspect_file(const InspectOptions& options) {
-  const ChecksumPolicy policy = options.required_checksums ? ChecksumPolicy::kRequired : ChecksumPolicy::kOffload;
-  auto file = CaptureFile::open(options.file);
-  if (!file) return std::unexpected(file.error());
+Result<Inspection> inspect_gloo(const InspectOptions& options, ChecksumPolicy policy, const FirstLook& found) {
   Inspection result;
-  auto ranks = options.ranks.empty() ? find_ranks(*file, policy) : read_ranks(options.ranks);
+  result.damage = found.damage;
+  auto ranks = options.ranks.empty() ? gloo_ranks(found, options.file) : read_ranks(options.ranks);
   if (!ranks) return std::unexpected(ranks.error());
   result.ranks = *ranks;
-
-  const auto runtime = std::filesystem::temp_directory_path() / fmt::format("gradtap-inspect-{}", getpid());
-  std::error_code ignored;
-  std::filesystem::create_directories(runtime, ignored);
-  EalConfig eal_config;
-  eal_config.memory_mb = 256;
-  eal_config.runtime_directory = runtime.string();
-  auto eal = Eal::start(eal_config);
-  if (!eal) return std::unexpected(eal.error());
-  auto port = open_pcap_port(**eal, {options.file, 4096});
+  auto port = CapturePort::open(options.file);
   if (!port) return std::unexpected(port.error());
 
   FlowDirectory directory;
@@ -134,9 +133,6 @@ Result<Inspection> inspect_file(const InspectOptions& options) {
   result.counters = decoder.counters();
   result.port = (*port)->counters();
   result.flows = decoder.report();
-  port->reset();
-  eal->reset();
-  std::filesystem::remove_all(runtime, ignored);
   return result;
 }
 
@@ -161,14 +157,15 @@ int verdict(const Inspection& inspection, bool print) {
   std::size_t complete = 0;
   for (const InspectedOp& op : inspection.report.ops) complete += op.complete ? 1 : 0;
   const std::size_t total = inspection.report.ops.size();
-  const bool good = total > 0 && complete == total && inspection.port.oversized == 0;
+  const bool good = total > 0 && complete == total && inspection.port.oversized == 0 && !inspection.damage;
+  if (print && inspection.damage) fmt::print("the file is cut: {}\n", inspection.damage->text());
   if (print) {
     if (inspection.port.oversized > 0)
       fmt::print("verdict: {} frames were captured shorter than they were on the wire: raise the snap length\n",
                  inspection.port.oversized);
     else if (total == 0)
       fmt::print("verdict: no all-reduce was seen\n");
-    else if (good)
+    else if (complete == total)
       fmt::print("verdict: complete: all {} all-reduces, every final byte\n", total);
     else
       fmt::print("verdict: INCOMPLETE: {} of {} all-reduces are whole; mirror more ports or look for loss\n", complete,
@@ -206,7 +203,14 @@ void print_text(const Inspection& inspection) {
 }  // namespace
 
 int inspect(const InspectOptions& options) {
-  const auto inspection = inspect_file(options);
+  const ChecksumPolicy policy = options.required_checksums ? ChecksumPolicy::kRequired : ChecksumPolicy::kOffload;
+  const auto file = CaptureFile::open(options.file);
+  if (!file) return unusable(file.error());
+  FirstLook found;
+  if (const Status done = look(*file, policy, found); !done) return unusable(done.error());
+  if (found.survey.counters().roce_frames > 0 && options.ranks.empty())
+    return inspect_roce(options, found.survey, found.damage);
+  const auto inspection = inspect_gloo(options, policy, found);
   if (!inspection) return unusable(inspection.error());
   if (options.json)
     fmt::print("{}\n", to_json(*inspection).dump(1));
