@@ -1,4 +1,5 @@
 // The all-reduces of the recorded captures against the contract of `gradtap inspect`.
+#include <algorithm>
 #include <fstream>
 #include <map>
 
@@ -6,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "dataplane/capture_file.h"
+#include "dataplane/nccl_report.h"
 #include "tests/test_files.h"
 #include "tests/unit/dataplane/nccl_inspect_harness.h"
 
@@ -75,6 +77,93 @@ TEST_CASE("the all-reduces of the recorded captures") {
     if (capture["file"] == "allreduce+p2p.pcapng") continue;  // there the whole vector is sent: not declared so
     check_ops(NcclInspection(all(frames), buckets, true), capture["ops"]);
   }
+}
+
+TEST_CASE("the report says it as the contract does, and the flows as they are known") {
+  const std::string contract = capture_path("inspect-expected.json", "nccl_report");
+  if (contract.empty()) return;
+  const auto contracts = json::parse(std::ifstream(contract));
+  const auto truths = json::parse(std::ifstream(capture_path("expected.json", "nccl_report")));
+  for (std::size_t c = 0; c < contracts["captures"].size(); ++c) {
+    const json& capture = contracts["captures"][c];
+    const std::string path = capture_path(capture["file"], "nccl_report");
+    if (path.empty()) continue;
+    CAPTURE(path);
+    const auto frames = frames_of(path);
+    const json& first = capture["ops"][0];
+    const std::vector<NcclBucket> buckets{
+        parse_nccl_bucket(std::to_string(first["elements"].get<int>()) + ":" + first["dtype"].get<std::string>())
+            .value()};
+    const NcclInspection inspection(all(frames), buckets, capture.contains("ops_default"));
+    const NcclFindings findings{inspection.survey, inspection.plan, inspection.ops, inspection.counters, {}, true};
+    const json report = nccl_report_json(findings);
+    for (const char* const key : {"frames", "roce_frames", "icrc_bad", "ops"}) {
+      CAPTURE(key);
+      CHECK(report[key] == capture[key]);
+    }
+    CHECK(!report.contains("cut"));
+    CHECK(!report.contains("refused"));
+    const bool whole =
+        std::all_of(inspection.ops.begin(), inspection.ops.end(), [](const AssembledOp& op) { return op.complete; });
+    const NcclVerdict verdict = nccl_verdict(findings);
+    CHECK(verdict.good == whole);
+    CHECK(verdict.lines.back().starts_with(whole ? "verdict: complete" : "verdict: INCOMPLETE"));
+    for (const json& truth : truths["captures"]) {
+      if (truth["file"] != capture["file"]) continue;
+      REQUIRE(report["flows"].size() == truth["flows"].size());
+      for (const json& expected : truth["flows"]) {
+        json missing = json::array();
+        for (const json& message : expected["messages"])
+          for (const json& range : message.value("missing_psns", json::array()))
+            missing.push_back({range[0], range[1].get<int>() + 1});
+        const json wanted = {{"src", expected["src"]},
+                             {"dst", expected["dst"]},
+                             {"dest_qpn", expected["dest_qpn"]},
+                             {"udp_sport", expected["udp_sport"]},
+                             {"role", expected["role"]},
+                             {"packets", expected["write_packets"]},
+                             {"psn_first", expected["first_psn"]},
+                             {"psn_last", expected["last_psn"]},
+                             {"psn_missing", missing}};
+        const bool found = std::any_of(report["flows"].begin(), report["flows"].end(), [&](const json& flow) {
+          return std::all_of(wanted.items().begin(), wanted.items().end(),
+                             [&](const auto& field) { return flow[field.key()] == field.value(); });
+        });
+        CHECK_MESSAGE(found, wanted.dump());
+      }
+      // What is known to be a broadcast, an all-gather or a send is none of the all-reduces.
+      std::size_t foreign = 0;
+      for (const json& flow : truth["flows"])
+        for (const json& message : flow["messages"])
+          foreign +=
+              message.contains("nccl") && !message["nccl"]["what"].get<std::string>().starts_with("allreduce") ? 1 : 0;
+      std::size_t reported = 0;
+      for (const json& other : report["other_ops"]) {
+        reported += other["messages"].get<std::size_t>();
+        if (other["kind"] == "all-gather") CHECK(other["bytes"] == 8);  // one int64
+      }
+      if (capture.contains("ops_default")) --foreign;  // its send completes the all-reduce
+      CHECK(reported == foreign);
+    }
+  }
+}
+
+TEST_CASE("one direction of two is said, and without sizes every message is listed") {
+  const std::string path = capture_path("iter_40000_p2p.pcapng", "nccl_report");
+  if (path.empty()) return;
+  const auto frames = frames_of(path);
+  const NcclInspection inspection(all(frames), {}, false);
+  const NcclFindings findings{inspection.survey, inspection.plan, inspection.ops, inspection.counters, {}, false};
+  const json report = nccl_report_json(findings);
+  REQUIRE(report["messages"].size() == 6);
+  CHECK(report["messages"][2]["bytes"] == 40000);
+  CHECK(report["messages"][2]["protocol"] == "LL");
+  CHECK(report["messages"][2]["flag"] == 3);
+  CHECK(report["messages"][5]["protocol"] == "Simple");
+  const NcclVerdict verdict = nccl_verdict(findings);
+  CHECK(!verdict.good);
+  REQUIRE(verdict.lines.size() == 2);
+  CHECK(verdict.lines[0].starts_with("one direction of two"));
 }
 
 TEST_CASE("a size that is not there has a reason") {
