@@ -298,7 +298,7 @@ void Coordination::on_peer(const PeerReport& report) {
   kept.digests.clear();
   newest_message_ = std::max(newest_message_, report.training);
   published_ = std::max(published_, report.published);
-  if (report.delta) binder_.hint_delta(*report.delta);
+  if (report.delta && config_.tags_absolute) binder_.hint_delta(*report.delta);
   if (attempt_.phase == Phase::kWatching) fetch_if_due();
   advance();
 }

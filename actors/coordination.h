@@ -45,6 +45,7 @@ struct CoordinationConfig {
   // A peer bound so many steps more: what this node has not bound by itself is fetched at once, not after the grace.
   StepNumber behind_steps = 3;
   bool degraded_durable = true;
+  bool tags_absolute = true;       // the wire says them: every tap sees the same
   bool points_configured = false;  // recovery points have a place to go
   std::uint64_t publish_interval_steps = 1;
 };

@@ -44,6 +44,7 @@ struct IngressState {
   IngressOptions options;
   std::unique_ptr<dataplane::Decoder> decoder;
   WiringPtr wiring;
+  LineageId lineage = 0;
   BurstSink sink;
   // Bursts are made once and reused; `free_` holds those that nobody has.
   std::vector<std::unique_ptr<FrameBurst>> frame_bursts;
@@ -265,7 +266,15 @@ IngressActor::behavior_type ingress(IngressPointer self, const IngressOptions& o
         decode_without_frames(
             self, [&sizes](dataplane::Decoder& decoder, BurstSink& sink) { decoder.set_sizes(*sizes, sink); });
       },
-      [self](wire_atom, const WiringPtr& wiring) { self->state.wiring = wiring; },
+      [self](wire_atom, const WiringPtr& wiring) {
+        IngressState& state = self->state;
+        state.wiring = wiring;
+        if (!wiring->plan || state.lineage == wiring->plan->lineage) return;
+        const bool another = std::exchange(state.lineage, wiring->plan->lineage) != 0;
+        if (another)
+          decode_without_frames(self,
+                                [](dataplane::Decoder& decoder, BurstSink& sink) { decoder.begin_lineage(sink); });
+      },
       [self](status_atom) {
         const IngressState& state = self->state;
         nlohmann::json body = state.decoder->status();

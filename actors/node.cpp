@@ -21,8 +21,6 @@
 #include "actors/side_channel.h"
 #include "actors/supervisor.h"
 #include "common/log.h"
-#include "dataplane/gloo_decoder.h"
-#include "dataplane/gloo_ring.h"
 #include "recovery/state_reader.h"
 
 namespace gradtap::actors {
@@ -64,13 +62,15 @@ Status Node::Impl::start() {
     return fail(ErrorCode::kConfigImpossibleValue, "the store holds this job with other endpoints", "job.endpoints",
                 fmt::format("{}", fmt::join((*recovered)->record.endpoints, ",")),
                 fmt::format("{}", fmt::join(job.endpoints, ",")), "use another data_dir for another set of ranks");
+  directory = std::make_shared<dataplane::FlowDirectory>(static_cast<std::uint32_t>(config.limits.flows_max));
+  auto chosen = make_transport(config.tap, job, directory, clock);
+  if (!chosen) return std::unexpected(chosen.error());
+  transport = std::move(*chosen);
   GRADTAP_TRY(open_port());
   plan_coverage();
   if (!cluster->alone())
     warnings.emplace_back("security is none: whoever can send from a member's address can read and change everything");
   retention = std::make_shared<TapRetention>(config.assembly.retain_bytes, 2);
-
-  directory = std::make_shared<dataplane::FlowDirectory>(static_cast<std::uint32_t>(config.limits.flows_max));
   std::vector<dataplane::IpAddress> endpoints;
   for (const std::string& text : job.endpoints) {
     const auto address = dataplane::parse_ip(text);
@@ -94,24 +94,12 @@ Status Node::Impl::start() {
   return {};
 }
 
-std::unique_ptr<dataplane::Decoder> Node::Impl::make_decoder(std::uint16_t queue) const {
-  dataplane::GlooDecoderConfig decoder;
-  decoder.checksum = config.tap.l4_checksum == L4Checksum::kRequired ? dataplane::ChecksumPolicy::kRequired
-                                                                     : dataplane::ChecksumPolicy::kOffload;
-  decoder.flow.reorder_window_bytes = config.tap.reorder_window_bytes;
-  decoder.flow.reorder_grace_ms = config.tap.reorder_grace_ms;
-  decoder.flow.reorder_grace_packets = config.tap.reorder_grace_packets;
-  return std::make_unique<dataplane::GlooDecoder>(decoder, *directory, *clock, queue);
-}
-
 Status Node::Impl::start_tap_actors(Wiring& next) {
-  const auto world = static_cast<std::uint32_t>(job.endpoints.size());
-  const auto schedule = std::make_shared<const dataplane::GlooRing>(world);
   const std::uint64_t assemblers = config.assembly.assemblers;
   for (std::uint64_t i = 0; i < assemblers; ++i) {
     AssemblerOptions options;
     options.index = static_cast<std::uint16_t>(i);
-    options.schedule = schedule;
+    options.schedule = transport->schedule;
     options.window.window_bytes = config.assembly.window_bytes / assemblers;
     options.window.window_ops = static_cast<std::uint32_t>(config.assembly.window_ops);
     options.window.limbo_bytes = config.assembly.limbo_bytes / assemblers;
@@ -125,7 +113,7 @@ Status Node::Impl::start_tap_actors(Wiring& next) {
     options.queue = queue;
     options.port = port;
     options.clock = clock;
-    options.make_decoder = [this, kept = directory](std::uint16_t of_queue) { return make_decoder(of_queue); };
+    options.make_decoder = transport->make_decoder;
     options.credits = static_cast<std::uint32_t>(config.assembly.credits);
     options.credit_wait_ms = config.assembly.credit_wait_ms;
     options.idle_sleep_us_max = static_cast<std::uint32_t>(config.tap.idle_sleep_us_max);

@@ -18,6 +18,7 @@
 #include "actors/node.h"
 #include "actors/recovery.h"
 #include "actors/tap_retention.h"
+#include "actors/transport.h"
 #include "common/clock.h"
 #include "common/event_ring.h"
 #include "common/metrics.h"
@@ -45,6 +46,7 @@ struct Node::Impl {
   std::unique_ptr<dataplane::Eal> eal;
   std::shared_ptr<dataplane::Port> port;
   std::shared_ptr<dataplane::FlowDirectory> directory;
+  std::optional<Transport> transport;  // set before anything uses it
   std::shared_ptr<TapRetention> retention;
   std::shared_ptr<BaselineHold> baseline = std::make_shared<BaselineHold>();
   std::vector<std::string> warnings;
@@ -88,7 +90,6 @@ struct Node::Impl {
   // node.cpp
   Status start();
   Status start_actors();
-  [[nodiscard]] std::unique_ptr<dataplane::Decoder> make_decoder(std::uint16_t queue) const;
   Status start_tap_actors(Wiring& next);
   void start_peers(Wiring& next);
   [[nodiscard]] HttpAnswer forward(HttpRequest&& request);

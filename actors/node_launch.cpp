@@ -84,6 +84,7 @@ CoordinatorActor Node::Impl::launch(const JobPlanPtr& plan, std::vector<std::sha
   CoordinatorOptions options;
   options.plan = plan;
   options.config.grace_ms = job.grace_ms;
+  options.config.tags_absolute = job.transport == WireTransport::kGloo;
   options.config.coverage_hole = coverage_hole;
   options.config.bind_ahead_steps = config.replica.apply_queue;
   options.config.pending_steps_max = config.limits.pending_steps_max;

@@ -100,9 +100,9 @@ void Node::Impl::plan_coverage() {
   for (std::uint32_t rank = 0; rank < world; ++rank) {
     const bool mirrored =
         job.mirrored.empty() || std::find(job.mirrored.begin(), job.mirrored.end(), rank) != job.mirrored.end();
-    if (mirrored) edges.push_back({rank, (rank + world - 1) % world});
+    if (mirrored) edges.push_back({rank, dataplane::ring_target(rank, world, transport->direction)});
   }
-  const auto plan = dataplane::plan_gloo_ring_coverage(world, edges);
+  const auto plan = dataplane::plan_ring_coverage(world, transport->direction, edges);
   if (!plan)
     warnings.push_back(plan.error().text());
   else if (!plan->complete())

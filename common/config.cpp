@@ -86,6 +86,9 @@ Result<NodeConfig> parse_config(std::string_view text, std::string_view file) {
           if (rank >= job.endpoints.size())
             return impossible({file, "job", "mirrored"}, *table.get("mirrored"),
                               fmt::format("ranks below {}", job.endpoints.size()), fmt::format("{}", rank));
+        if (job.transport == WireTransport::kNccl && job.nccl.version.empty())
+          return fail(ErrorCode::kConfigMissingKey, "key is missing", fmt::format("{}:job.nccl_version", file),
+                      "the version of NCCL in the job", "nothing", "NCCL_DEBUG=VERSION in the job prints it");
         config.jobs.push_back(std::move(job));
         return {};
       }));

@@ -101,6 +101,17 @@ struct LimitsSection {
   std::uint64_t events = 4096;
 };
 
+enum class WireTransport : std::uint8_t { kGloo, kNccl };
+
+// How NCCL was told, or decided, to run the job: not on the wire.
+struct NcclSection {
+  std::string version;  // "2.19.3"
+  std::uint64_t channels = 1;
+  std::uint64_t threads = 512;
+  std::uint64_t ll_bytes_max = 0;
+  bool completing_send = false;
+};
+
 struct JobSection {
   std::string name;
   std::vector<std::string> endpoints;   // IP addresses, rank order
@@ -109,6 +120,8 @@ struct JobSection {
   std::uint64_t grace_ms = 200;
   std::uint64_t trainer_silent_ms = 30000;
   std::string dtype = "float32";
+  WireTransport transport = WireTransport::kGloo;
+  NcclSection nccl;
 };
 
 struct NodeConfig {

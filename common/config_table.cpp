@@ -18,6 +18,7 @@ constexpr std::array<std::string_view, 4> kLevels = {"debug", "info", "warn", "e
 constexpr std::array<std::string_view, 3> kTapKinds = {"none", "af_packet", "pcap"};
 constexpr std::array<std::string_view, 2> kChecksums = {"required", "offload"};
 constexpr std::array<std::string_view, 1> kDtypes = {"float32"};
+constexpr std::array<std::string_view, 2> kTransports = {"gloo", "nccl"};
 constexpr std::array<std::string_view, 1> kSecurities = {"none"};
 
 #define GRADTAP_UINT(section, key, min, max)                                           \
@@ -149,6 +150,20 @@ const std::vector<Row<JobSection>> kJobRows = {
      ChoiceField<JobSection>{kDtypes,
                              +[](JobSection& job, std::size_t index) { job.dtype = std::string(kDtypes[index]); },
                              +[](JobSection&) { return std::size_t{0}; }}},
+    {"job", "transport", "what carries the collectives: gloo over TCP, or NCCL over RoCEv2",
+     ChoiceField<JobSection>{kTransports,
+                             +[](JobSection& job, std::size_t i) { job.transport = static_cast<WireTransport>(i); },
+                             +[](JobSection& job) { return static_cast<std::size_t>(job.transport); }}},
+    {"job", "nccl_version", "of the NCCL library in the job; needed by transport nccl",
+     TextField<JobSection>{+[](JobSection& job) -> std::string& { return job.nccl.version; }, TextRule::kAny}},
+    {"job", "nccl_channels", "channels of its communicator", GRADTAP_JOB_UINT(nccl.channels, 1, 64)},
+    {"job", "nccl_threads", "threads of a channel (NCCL_NTHREADS, or what NCCL's tuning took)",
+     GRADTAP_JOB_UINT(nccl.threads, 64, 1024)},
+    {"job", "nccl_ll_bytes_max", "ops of up to so many bytes go by protocol LL, larger ones by Simple",
+     GRADTAP_JOB_UINT(nccl.ll_bytes_max, 0, kTi)},
+    {"job", "nccl_completing_send",
+     "true: after every all-reduce the trainer sends the chunk that a mirror of one direction misses",
+     BoolField<JobSection>{+[](JobSection& job) -> bool& { return job.nccl.completing_send; }}},
 };
 
 #define GRADTAP_CLUSTER_UINT(key, min, max)                                         \

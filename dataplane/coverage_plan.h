@@ -1,7 +1,8 @@
 // Coverage plan: which bytes of an all-reduce the mirrored edges carry in final form, and how often.
 //
 // Purpose: at attach, before the first byte: COVERAGE_HOLE when a chunk is carried nowhere, a warning when a byte has
-// one copy only. In gloo's ring the edge r -> r-1 carries every chunk but r-1 in final form. Pure; any thread.
+// one copy only. In a ring each edge carries in final form every chunk but the target's: that one the target makes
+// itself (gloo sends to the rank before, NCCL to the rank behind). Pure; any thread.
 #pragma once
 
 #include <cstdint>
@@ -17,6 +18,12 @@ struct MirroredEdge {
   std::uint32_t target = 0;
 };
 
+enum class RingDirection : std::uint8_t { kToRankBefore, kToRankBehind };
+
+[[nodiscard]] constexpr std::uint32_t ring_target(std::uint32_t source, std::uint32_t world, RingDirection direction) {
+  return (source + (direction == RingDirection::kToRankBehind ? 1 : world - 1)) % world;
+}
+
 struct CoveragePlan {
   std::vector<std::uint32_t> copies;            // of chunk 0 .. world-1
   std::vector<std::uint32_t> uncovered_chunks;  // COVERAGE_HOLE if not empty
@@ -28,6 +35,7 @@ struct CoveragePlan {
 
 // An edge that is listed twice counts twice (two ports mirror it). Edges outside the ring carry nothing; ranks outside
 // the world are an error.
-[[nodiscard]] Result<CoveragePlan> plan_gloo_ring_coverage(std::uint32_t world, std::span<const MirroredEdge> edges);
+[[nodiscard]] Result<CoveragePlan> plan_ring_coverage(std::uint32_t world, RingDirection direction,
+                                                      std::span<const MirroredEdge> edges);
 
 }  // namespace gradtap::dataplane

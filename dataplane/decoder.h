@@ -37,6 +37,9 @@ class Decoder {
   // The sizes that all-reduces may have, as far as layouts are known: what a wire without lengths is parsed with.
   virtual void set_sizes(const SizeTable& sizes, SegmentSink& sink) = 0;
 
+  // Another run of the job has attached: what follows counts for it alone.
+  virtual void begin_lineage(SegmentSink& sink) = 0;
+
   // Counters, flows and what waits, for operators.
   [[nodiscard]] virtual nlohmann::json status() const = 0;
 };

@@ -138,6 +138,11 @@ void FlowDirectory::reset(std::uint32_t first_kept) {
   generation_.fetch_add(1, std::memory_order_release);
 }
 
+std::uint32_t FlowDirectory::new_flow() {
+  const std::scoped_lock lock(mutex_);
+  return next_flow_++;
+}
+
 std::uint32_t FlowDirectory::next_flow() const {
   const std::scoped_lock lock(mutex_);
   return next_flow_;

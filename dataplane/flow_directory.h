@@ -81,6 +81,8 @@ class FlowDirectory final : public CommSource {
   // connects before it attaches, so pass the next_flow() noted when its predecessor ended; the default ends all.
   void reset(std::uint32_t first_kept = ~std::uint32_t{0});
   [[nodiscard]] std::uint32_t next_flow() const;
+  // A number for a flow that a decoder keeps track of itself.
+  [[nodiscard]] std::uint32_t new_flow();
 
   [[nodiscard]] std::uint64_t generation() const { return generation_.load(std::memory_order_acquire); }
   [[nodiscard]] std::uint32_t closed_below() const { return closed_below_.load(std::memory_order_acquire); }

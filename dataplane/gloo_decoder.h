@@ -61,6 +61,7 @@ class GlooDecoder final : public Decoder {
   void op_closed(std::uint32_t flow, std::uint32_t tag, bool exact) override;
   void forget_tags_below(std::uint32_t comm, std::uint32_t tag) override;
   void set_sizes(const SizeTable& /*sizes*/, SegmentSink& /*sink*/) override {}  // gloo's headers say the lengths
+  void begin_lineage(SegmentSink& /*sink*/) override {}  // its connections are new and get a comm of their own
   [[nodiscard]] nlohmann::json status() const override;
 
   [[nodiscard]] const GlooDecoderCounters& counters() const { return counters_; }

@@ -137,6 +137,14 @@ void RoceFlowTable::tick(std::uint64_t now_ns, std::uint64_t packets) {
   }
 }
 
+void RoceFlowTable::flush_holes(std::uint64_t now_ns, std::uint64_t packets) {
+  for (const auto& entry : entries_) {
+    if (entry->ended || !entry->flow->waiting()) continue;
+    RoceFlowContext flow_context = context(*entry, now_ns, packets);
+    entry->flow->flush_holes(flow_context);
+  }
+}
+
 void RoceFlowTable::finish(std::uint64_t now_ns, std::uint64_t packets) {
   for (const auto& entry : entries_) {
     if (entry->ended) continue;

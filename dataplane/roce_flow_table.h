@@ -70,7 +70,8 @@ class RoceFlowTable {
 
   void frame(const RoceFrame& frame, std::uint64_t now_ns, std::uint64_t packets);
   void tick(std::uint64_t now_ns, std::uint64_t packets);
-  void finish(std::uint64_t now_ns, std::uint64_t packets);  // nothing will come any more
+  void flush_holes(std::uint64_t now_ns, std::uint64_t packets);  // nothing that is missing will come any more
+  void finish(std::uint64_t now_ns, std::uint64_t packets);       // nothing at all will
 
   [[nodiscard]] const std::vector<std::unique_ptr<Entry>>& entries() const { return entries_; }
   [[nodiscard]] const RoceTableCounters& counters() const { return counters_; }

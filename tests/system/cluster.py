@@ -27,7 +27,8 @@ class Cluster:
     """nodes=1 makes one node without a cluster file, with a directory for points all the same."""
 
     def __init__(self, r, folder, job="demo", publish_interval=1, points_kept=1000, shard_elements=SHARD,
-                 full_every_steps=16, down_after_ms=DOWN_AFTER_MS, degraded_durable=True, objects=None, **tap):
+                 full_every_steps=16, down_after_ms=DOWN_AFTER_MS, degraded_durable=True, objects=None,
+                 job_keys="", **tap):
         self.rig, self.folder, self.job = r, folder, job
         self.down_after = down_after_ms / 1000.0
         self.objects = objects or os.path.join(folder, "points")
@@ -36,7 +37,7 @@ class Cluster:
         if r.nodes > 1:
             self._write_cluster_file(down_after_ms, degraded_durable)
             sections += '\n[cluster]\nfile = "cluster.toml"\n'
-        job_keys = "publish_interval_steps = %d\n" % publish_interval
+        job_keys += "publish_interval_steps = %d\n" % publish_interval
         tap.setdefault("queues", 1)
         tap.setdefault("ring_frames", 16384)
         self.nodes = [harness.Node(r, folder, job, shard_elements, full_every_steps, number=k, sections=sections,

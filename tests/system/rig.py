@@ -224,6 +224,19 @@ class Rig:
             actions += ["pipe"] if k + 1 < self.nodes else []
         return actions
 
+    def add_wire(self, name="wire0"):
+        """A port that carries what a traffic generator in the switch sends to `name`; the mirror copies all of it."""
+        mtu = str(self.mtu)
+        self.run(self.switch, "ip", "link", "add", name, "mtu", mtu, "type", "veth", "peer", "name", name + "t",
+                 "mtu", mtu)
+        for port in (name, name + "t"):
+            self.run(self.switch, "ip", "link", "set", port, "arp", "off", "promisc", "on", "up")
+            self._offloads(self.switch, port)
+        self.run(self.switch, "tc", "qdisc", "add", "dev", name + "t", "clsact")
+        self.run(self.switch, "tc", "filter", "add", "dev", name + "t", "ingress", "protocol", "all", "prio", "10",
+                 "u32", "match", "u32", "0", "0", *self._mirror_actions())
+        return name
+
     def _monitor_port(self, k, ip, mtu):
         queues, port, namespace = str(self.queues), "mon%d" % k, self.monitor_of(k)
         ip("link", "add", port, "numtxqueues", queues, "numrxqueues", queues, "mtu", mtu, "type", "veth",

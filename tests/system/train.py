@@ -24,6 +24,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import train_data
 import train_model
+from train_fabric import fabric_of
 from train_hooks import DieAt
 from train_state import State, seed_all
 
@@ -73,6 +74,7 @@ def parse():
     p.add_argument("--pause-at", type=int, default=0, help="after this step every rank waits until --pause-file exists")
     p.add_argument("--pause-file", default="")
     p.add_argument("--pause-timeout", type=float, default=120.0)
+    p.add_argument("--fabric", default="", help="socket of a `gradtap generate --live`: what the mirror sees instead of gloo")
     p.add_argument("--step-sleep", type=float, default=0.0)
     return p.parse_args()
 
@@ -157,6 +159,7 @@ def main():
     if a.restore:
         print("restored: step %d" % first, flush=True)
     tap = attach(a, ddp, optimizer, schedule, data, restored) if a.attach else None
+    fabric = fabric_of(a, ddp)
     roots = Lines(a, "roots.jsonl") if a.rank == 0 and not a.no_roots else None
     tensors = Lines(a, "tensors.jsonl") if a.rank == 0 and a.tensor_digests else None
     committed = Lines(a, "steps.%d" % a.rank)
@@ -184,6 +187,8 @@ def main():
         optimizer.zero_grad()
         loss = train_model.loss(a, ddp, window)
         (-loss if a.maximize else loss).backward()
+        if fabric:
+            fabric.after_backward()
         kind, _, limit = a.clip.partition(":")
         if kind == "norm":
             torch.nn.utils.clip_grad_norm_(ddp.parameters(), float(limit))

@@ -57,6 +57,11 @@ grace_ms = 300
 name = "other"
 endpoints = ["10.0.0.1", "10.0.0.2"]
 mirrored = "all"
+transport = "nccl"
+nccl_version = "2.19.3"
+nccl_channels = 2
+nccl_ll_bytes_max = 65536
+nccl_completing_send = true
 )",
                                    "n.toml");
   if (!config) FAIL(config.error().text());
@@ -73,6 +78,13 @@ mirrored = "all"
   CHECK(config->jobs[0].grace_ms == 300);
   CHECK(config->jobs[0].trainer_silent_ms == 30000);
   CHECK(config->jobs[1].mirrored.empty());
+  CHECK(config->jobs[0].transport == WireTransport::kGloo);
+  CHECK(config->jobs[1].transport == WireTransport::kNccl);
+  CHECK(config->jobs[1].nccl.version == "2.19.3");
+  CHECK(config->jobs[1].nccl.channels == 2);
+  CHECK(config->jobs[1].nccl.threads == 512);
+  CHECK(config->jobs[1].nccl.ll_bytes_max == 65536);
+  CHECK(config->jobs[1].nccl.completing_send);
 }
 
 TEST_CASE("an error names file, line, key and remedy") {
@@ -85,6 +97,8 @@ TEST_CASE("an error names file, line, key and remedy") {
   const std::string twice = job + job;
   const std::string rank = job + "mirrored = [0, 2]\n";
   const std::string ranks = job + "mirrored = []\n";
+  const std::string transport = job + "transport = \"mpi\"\n";
+  const std::string no_version = job + "transport = \"nccl\"\n";
   const std::string rank_twice = job + "mirrored = [1,\n1]\n";
   const Case cases[] = {
       {"[node]\nname = \n", ErrorCode::kConfigSyntax, "n.toml:2:"},
@@ -124,6 +138,8 @@ TEST_CASE("an error names file, line, key and remedy") {
       {rank.c_str(), ErrorCode::kConfigImpossibleValue, "n.toml:4:job.mirrored"},
       {ranks.c_str(), ErrorCode::kConfigImpossibleValue, "n.toml:4:job.mirrored"},
       {rank_twice.c_str(), ErrorCode::kConfigImpossibleValue, "n.toml:5:job.mirrored"},
+      {transport.c_str(), ErrorCode::kConfigImpossibleValue, "n.toml:4:job.transport"},
+      {no_version.c_str(), ErrorCode::kConfigMissingKey, "n.toml:job.nccl_version"},
   };
   for (const Case& each : cases) {
     CAPTURE(each.text);

@@ -5,13 +5,15 @@
 #include <doctest/doctest.h>
 
 #include "dataplane/gloo_ring.h"
+#include "dataplane/nccl_ring.h"
 
 using namespace gradtap;
 using namespace gradtap::dataplane;
 
 namespace {
-CoveragePlan plan(std::uint32_t world, std::vector<MirroredEdge> edges) {
-  const auto result = plan_gloo_ring_coverage(world, edges);
+CoveragePlan plan(std::uint32_t world, std::vector<MirroredEdge> edges,
+                  RingDirection direction = RingDirection::kToRankBefore) {
+  const auto result = plan_ring_coverage(world, direction, edges);
   REQUIRE(result.has_value());
   return *result;
 }
@@ -61,24 +63,36 @@ TEST_CASE("an edge mirrored at both of its ports counts twice; nothing mirrored 
   CHECK(plan(3, {{0, 1}, {1, 2}}).ring_edges == 0);
 }
 
-TEST_CASE("copies agree with what the schedule sends") {
-  const GlooRing ring(5);
+// Edges of ranks 0, 2 and 3 of five, and the chunks of 4096 bytes that they carry in final form.
+void check_counted(const Schedule& ring, RingDirection direction) {
   const OpSize size{5 * 4096, 4};
-  const std::vector<std::uint32_t> sources = {0, 2, 3};
   std::vector<MirroredEdge> edges;
   std::vector<std::uint32_t> counted(5, 0);
-  for (const std::uint32_t source : sources) {
-    edges.push_back({source, (source + 4) % 5});
+  for (const std::uint32_t source : {0U, 2U, 3U}) {
+    edges.push_back({source, ring_target(source, 5, direction)});
+    REQUIRE(ring.message_count(source, size) > 0);
     for (std::uint64_t i = 0; i < ring.message_count(source, size); ++i) {
       const auto place = ring.place(source, size, i);
-      if (place->phase == Phase::kFinal && place->op_offset % 4096 == 0) ++counted[place->op_offset / 4096];
+      if (place && place->bytes > 0 && place->phase == Phase::kFinal && place->op_offset % 4096 == 0)
+        ++counted[place->op_offset / 4096];
     }
   }
-  CHECK(plan(5, edges).copies == counted);
+  CHECK(plan(5, edges, direction).copies == counted);
+}
+
+TEST_CASE("copies agree with what the schedules send") {
+  check_counted(GlooRing(5), RingDirection::kToRankBefore);
+  NcclTuning tuning;
+  tuning.layout = NcclLayout::kFrom2_22;
+  tuning.ranks = 5;
+  tuning.ll_max_bytes = 1 << 20;
+  const auto ring = NcclRing::make(tuning);
+  REQUIRE(ring);
+  check_counted(*ring, RingDirection::kToRankBehind);
 }
 
 TEST_CASE("ranks outside the job are refused") {
   const std::vector<MirroredEdge> edges = {{4, 3}};
-  CHECK_FALSE(plan_gloo_ring_coverage(4, edges).has_value());
-  CHECK_FALSE(plan_gloo_ring_coverage(1, {}).has_value());
+  CHECK_FALSE(plan_ring_coverage(4, RingDirection::kToRankBefore, edges).has_value());
+  CHECK_FALSE(plan_ring_coverage(1, RingDirection::kToRankBehind, {}).has_value());
 }

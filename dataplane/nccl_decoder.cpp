@@ -1,0 +1,249 @@
+#include "dataplane/nccl_decoder.h"
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "dataplane/nccl_cts.h"
+
+namespace gradtap::dataplane {
+
+// A flow between two of the job's ranks; it becomes a connection of the ring with its first data.
+class NcclDecoder::Flow final : public RoceSink {
+ public:
+  Flow(NcclDecoder& decoder, std::uint32_t id, std::uint16_t source_rank, std::uint16_t target_rank,
+       std::uint32_t target_qp)
+      : decoder_(decoder), id_(id), source_rank_(source_rank), target_rank_(target_rank), target_qp_(target_qp) {}
+
+  void piece(const RocePiece& piece) override {
+    if (!connection_ && !becomes_data(piece)) return;
+    connection_->piece(piece);
+  }
+  void message(const RoceMessage& message) override {
+    // Without data, but with an immediate: an empty step of a connection.
+    if (!connection_ && !control_ && message.immediate_seen) open();
+    if (connection_) connection_->message(message);
+  }
+  void lost(const PsnRange& psns) override {
+    if (connection_) connection_->lost(psns);
+  }
+  void keep(const OwnedBytes& bytes) override { decoder_.emission_.sink->keep(bytes); }
+
+  [[nodiscard]] std::uint32_t id() const { return id_; }
+  [[nodiscard]] NcclConnection* connection() { return ended_ ? nullptr : connection_.get(); }
+  [[nodiscard]] const NcclConnection* connection() const { return connection_.get(); }
+  [[nodiscard]] bool control() const { return control_; }
+  void end() {
+    ended_ = true;
+    if (connection_) connection_->detach();
+  }
+
+ private:
+  [[nodiscard]] bool becomes_data(const RocePiece& piece) {
+    std::array<NcclCts, kMaxNcclReceives> entries;
+    if (!piece.immediate && piece.offset_bytes == 0 && read_nccl_cts({piece.data, piece.bytes}, entries) > 0) {
+      control_ = true;
+      return false;
+    }
+    open();
+    return true;
+  }
+  void open() {
+    decoder_.connection_begins();
+    connection_ = std::make_unique<NcclConnection>(decoder_.config_.connection, decoder_.emission_, id_, source_rank_,
+                                                   target_rank_, target_qp_);
+    ++decoder_.counters_.connections;
+    if (!ended_) decoder_.comm_->add(*connection_);
+  }
+
+  NcclDecoder& decoder_;
+  std::uint32_t id_;
+  std::uint16_t source_rank_;
+  std::uint16_t target_rank_;
+  std::uint32_t target_qp_;
+  std::unique_ptr<NcclConnection> connection_;
+  bool control_ = false;
+  bool ended_ = false;
+};
+
+namespace {
+
+// Of flows that no edge of the ring has.
+class Ignored final : public RoceSink {
+ public:
+  void piece(const RocePiece& /*piece*/) override {}
+  void message(const RoceMessage& /*message*/) override {}
+  void lost(const PsnRange& /*psns*/) override {}
+  void keep(const OwnedBytes& /*bytes*/) override {}
+};
+Ignored ignored;
+
+}  // namespace
+
+NcclDecoder::NcclDecoder(const NcclDecoderConfig& config, FlowDirectory& directory, const Clock& clock)
+    : config_(config),
+      directory_(directory),
+      clock_(clock),
+      emission_{nullptr, &arena_, &nccl_counters_, clock.monotonic_ns()},
+      endpoints_(std::make_shared<const EndpointTable>()),
+      table_(config.table, *this) {
+  new_comm();
+}
+
+NcclDecoder::~NcclDecoder() = default;
+
+void NcclDecoder::new_comm() {
+  comm_ = std::make_unique<NcclComm>(config_.comm, comms_++, emission_);
+  for (const auto& flow : flows_)
+    if (NcclConnection* const connection = flow->connection()) comm_->add(*connection);
+  comm_->set_sizes(sizes_);
+}
+
+void NcclDecoder::refresh() {
+  const std::uint64_t generation = directory_.generation();
+  if (generation == generation_) return;
+  generation_ = generation;
+  endpoints_ = directory_.endpoints();
+  if (directory_.closed_below() == closed_below_) return;
+  closed_below_ = directory_.closed_below();
+  for (const auto& flow : flows_)
+    if (flow->id() < closed_below_) flow->end();
+  sizes_ = {};
+  new_comm();
+}
+
+void NcclDecoder::end_flows_of(std::uint64_t before_ns) {
+  for (const auto& flow : flows_)
+    if (const NcclConnection* const connection = flow->connection(); connection && connection->first_ns() < before_ns)
+      flow->end();
+}
+
+// A run that goes on in the same processes keeps its connections; one in new processes makes new ones, before or after
+// it attaches, and its predecessor's are silent by then.
+void NcclDecoder::begin_lineage(SegmentSink& sink) {
+  begin(sink);
+  std::uint64_t last_ns = 0;
+  std::uint64_t newest_ns = 0;
+  for (const auto& flow : flows_) {
+    const NcclConnection* const connection = flow->connection();
+    if (connection == nullptr) continue;
+    if (connection->channel()) last_ns = std::max(last_ns, connection->last_ns());
+    newest_ns = std::max(newest_ns, connection->first_ns());
+  }
+  if (last_ns != 0 && newest_ns > last_ns) end_flows_of(last_ns);
+  lineage_ns_ = emission_.now_ns;
+  sizes_ = {};
+  new_comm();
+  end();
+}
+
+void NcclDecoder::connection_begins() {
+  if (lineage_ns_ == 0) return;
+  bool old = false;
+  for (const auto& flow : flows_) {
+    const NcclConnection* const connection = flow->connection();
+    if (connection == nullptr || connection->first_ns() >= lineage_ns_) continue;
+    if (connection->last_ns() >= lineage_ns_) return;  // they are in use
+    old = true;
+  }
+  if (!old) return;
+  end_flows_of(lineage_ns_);
+  new_comm();
+}
+
+void NcclDecoder::begin(SegmentSink& sink) {
+  emission_.sink = &sink;
+  emission_.now_ns = clock_.monotonic_ns();
+  refresh();
+}
+
+void NcclDecoder::end() {
+  arena_.end_burst();
+  emission_.sink = nullptr;
+}
+
+void NcclDecoder::decode(std::span<const Frame> frames, SegmentSink& sink) {
+  begin(sink);
+  for (const Frame& frame : frames) decode_one(frame);
+  end();
+}
+
+void NcclDecoder::decode(std::span<const Frame> frames, std::span<const std::uint32_t> indices, SegmentSink& sink) {
+  begin(sink);
+  for (const std::uint32_t i : indices)
+    if (i < frames.size()) decode_one(frames[i]);
+  end();
+}
+
+void NcclDecoder::decode_one(const Frame& frame) {
+  ++counters_.frames;
+  counters_.bytes += frame.bytes;
+  MirroredPacket packet;
+  RoceFrame roce;
+  FrameDrop drop = find_packet({frame.data, frame.bytes}, frame.wire_bytes, ChecksumPolicy::kRequired, packet);
+  if (drop == FrameDrop::kNone) drop = parse_roce(packet.ip, config_.icrc, roce);
+  if (drop != FrameDrop::kNone) {
+    ++counters_.drops[static_cast<std::size_t>(drop)];
+    return;
+  }
+  ++counters_.roce_frames;
+  if (!endpoints_->rank(roce.source) || !endpoints_->rank(roce.target)) {
+    ++counters_.foreign_endpoint;
+    return;
+  }
+  table_.frame(roce, emission_.now_ns, counters_.frames);
+}
+
+RoceSink& NcclDecoder::opened(const RoceFlowIdentity& identity) {
+  const auto source = endpoints_->rank(identity.source);
+  const auto target = endpoints_->rank(identity.target);
+  const std::uint32_t ranks = config_.comm.tuning.ranks;
+  if (!source || !target || (*source + 1U) % ranks != *target) return ignored;
+  if (flows_.size() >= config_.max_connections) {
+    ++counters_.refused_connections;
+    return ignored;
+  }
+  flows_.push_back(std::make_unique<Flow>(*this, directory_.new_flow(), *source, *target, identity.target_qp));
+  return *flows_.back();
+}
+
+void NcclDecoder::tick(SegmentSink& sink) {
+  begin(sink);
+  table_.tick(emission_.now_ns, counters_.frames);
+  comm_->tick();
+  end();
+}
+
+void NcclDecoder::flush_holes(SegmentSink& sink) {
+  begin(sink);
+  table_.flush_holes(emission_.now_ns, counters_.frames);
+  comm_->tick();
+  end();
+}
+
+std::vector<NcclConnectionReport> NcclDecoder::connections() const {
+  std::vector<NcclConnectionReport> reports;
+  for (const auto& flow : flows_) {
+    const NcclConnection* const connection = std::as_const(*flow).connection();
+    if (connection == nullptr) continue;
+    reports.push_back({connection->flow(), connection->source_rank(), connection->target_rank(),
+                       connection->target_qp(), connection->channel(), connection->parse().lost(),
+                       connection->all_reduces(), connection->parse().reread(), connection->kept_bytes(),
+                       connection->stream_bytes()});
+  }
+  return reports;
+}
+
+void NcclDecoder::forget_tags_below(std::uint32_t comm, std::uint32_t tag) {
+  if (comm == comm_->number()) comm_->forget_below(tag);
+}
+
+void NcclDecoder::set_sizes(const SizeTable& sizes, SegmentSink& sink) {
+  begin(sink);
+  sizes_ = sizes;
+  comm_->set_sizes(sizes);
+  comm_->tick();
+  end();
+}
+
+}  // namespace gradtap::dataplane

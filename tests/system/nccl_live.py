@@ -1,0 +1,128 @@
+#!/usr/bin/python3
+"""A real PyTorch job whose reduced gradients travel as NCCL's RoCEv2 traffic: the mirror carries what `gradtap generate
+--live` plays, the nodes read it with transport nccl, and everything after that is as for gloo: roots, recovery points,
+restart, all compared with the trainer bit for bit.
+
+    nccl_live.py [short|long|NAME...]
+"""
+import os
+import subprocess
+import sys
+import time
+
+import harness
+import rig
+from cluster import Cluster, small
+from harness import require
+from train_fabric import BLIND, FLOAT32, MIRROR, Generator
+
+NO_WRAP, VXLAN = 0, 7
+
+
+class FabricProcess:
+    """`gradtap generate --live` inside the switch."""
+
+    def __init__(self, r, folder, name, wire, version="2.19.3", channels=1, ll_bytes_max=1 << 20, mtu=1024, qpn=0x100,
+                 hosts=None, more=()):
+        self.path = os.path.join(folder, name + ".sock")
+        self.log = os.path.join(folder, name + ".log")
+        hosts = hosts or [rig.rank_address(i) for i in range(r.ranks)]
+        self.command = [os.path.join(harness.BIN, "gradtap"), "generate", "--live", wire, "--from", self.path,
+                        "--ranks", str(len(hosts)), "--hosts", ",".join(hosts), "--channels", str(channels),
+                        "--nccl", version, "--ll-max-bytes", str(ll_bytes_max), "--mtu", str(mtu),
+                        "--first-qpn", str(qpn), "--bytes-per-second", "60000000", *more]
+        self.rig = r
+
+    def start(self):
+        with open(self.log, "w") as log:
+            self.child = self.rig.start(self.rig.switch, *self.command, stdout=log, stderr=subprocess.STDOUT)
+        harness.wait_until("the generator to listen", 10, lambda: os.path.exists(self.path) or self.ended())
+        return self
+
+    def ended(self):
+        if self.child.poll() is None:
+            return False
+        with open(self.log, errors="replace") as f:
+            raise harness.Failed("the generator ended with code %s: %s" % (self.child.poll(), f.read()[-400:]))
+
+    def stop(self):
+        rig.kill_group(self.child)
+        if os.path.exists(self.path):
+            os.unlink(self.path)
+
+
+def keys(version, channels, ll_bytes_max):
+    return 'transport = "nccl"\nnccl_version = "%s"\nnccl_channels = %d\nnccl_ll_bytes_max = %d\n' % (
+        version, channels, ll_bytes_max)
+
+
+def follows(name, ranks=3, steps=24, nodes=1, version="2.19.3", channels=2, ll_bytes_max=1 << 20, mtu=1024, more=()):
+    """Every step's root, every point and the final state equal the trainer's."""
+    begun = time.monotonic()
+    with harness.case_folder(name) as folder, rig.Rig(ranks=ranks, nodes=nodes, mtu=9000 if mtu > 1024 else 1500,
+                                                      mirror="none") as r:
+        fabric = FabricProcess(r, folder, "fabric", r.add_wire(), version, channels, ll_bytes_max, mtu,
+                               more=more).start()
+        cluster = Cluster(r, folder, job_keys=keys(version, channels, ll_bytes_max)).start()
+        job = harness.Job(r, folder, small(steps, "--fabric", fabric.path), attach=cluster.endpoints()).start()
+        job.wait(120 + steps, cluster.watch(job))
+        cluster.wait_step("published", steps, 60)
+        points = cluster.check_points(job)
+        for node in cluster.nodes:
+            harness.compare_roots(node, job, steps, first=1)
+        harness.compare_export(cluster.export(steps), job.final(), steps)
+        cluster.stop()
+        fabric.stop()
+    print("passed  %-28s %d ranks, NCCL %s, %d channels: %d points of %d steps, every root equal; %.1f s"
+          % (name, ranks, version, channels, len(points), steps, time.monotonic() - begun), flush=True)
+
+
+def restarts(name, ranks=3, steps=40, version="2.22.3", channels=2, ll_bytes_max=100_000):
+    """All ranks are killed; the restored job, on new queue pairs, ends as the uninterrupted one."""
+    begun = time.monotonic()
+    with harness.case_folder(name) as folder, rig.Rig(ranks=ranks, nodes=3, mirror="none") as r:
+        wire = r.add_wire()
+        first = FabricProcess(r, folder, "fabric1", wire, version, channels, ll_bytes_max).start()
+        cluster = Cluster(r, folder, job_keys=keys(version, channels, ll_bytes_max)).start()
+        arguments = small(steps, "--dropout", "0.1", "--shuffle", "--augment")
+        whole = harness.Job(r, folder, arguments, attach="", name="whole", beside=True, nice=10).start()
+        job = harness.Job(r, folder, arguments + ["--fabric", first.path], attach=cluster.endpoints()).start()
+        cluster.wait_step("published", steps // 2, 90)
+        job.kill()
+        committed = max(job.committed(i) for i in range(ranks))
+        first.stop()
+        second = FabricProcess(r, folder, "fabric2", wire, version, channels, ll_bytes_max, qpn=0x400).start()
+        again = harness.Job(r, folder, arguments + ["--fabric", second.path, "--restore", cluster.endpoints()],
+                            attach=cluster.endpoints(), name="again", port=29501).start()
+        again.wait(180, cluster.watch(again))
+        resumed = again.restored_step()
+        require(resumed is not None and committed - 3 <= resumed <= committed, "committed %d, resumed at %s"
+                % (committed, resumed))
+        cluster.wait_step("published", steps, 60)
+        whole.wait(180)
+        require(again.final().equals(whole.final()), "the restored job ends with other bits")
+        harness.compare_export(cluster.export(steps), whole.final(), steps)
+        for i in range(ranks):
+            require(again.ending(i) == whole.ending(i), "rank %d ends in another state" % i)
+        cluster.stop()
+        second.stop()
+    print("passed  %-28s committed %d, resumed at %d, ends bit-equal; %.1f s"
+          % (name, committed, resumed, time.monotonic() - begun), flush=True)
+
+
+def cases():
+    return [("short-ll", lambda: follows("short-ll", version="2.19.3", channels=2)),
+            ("short-simple", lambda: follows("short-simple", ranks=2, version="2.22.3", channels=1, ll_bytes_max=0,
+                                             steps=16)),
+            ("long-n4-2.19-simple", lambda: follows("long-n4-2.19-simple", 4, 60, 3, "2.19.3", 2, 0)),
+            ("long-n4-2.21-ll", lambda: follows("long-n4-2.21-ll", 4, 60, 1, "2.21.5", 4)),
+            ("long-n2-2.22-mixed", lambda: follows("long-n2-2.22-mixed", 2, 60, 1, "2.22.3", 1, 300_000, 4096)),
+            ("long-faults", lambda: follows("long-faults", 4, 60, 1, "2.19.3", 2, more=(
+                "--retransmit", "0.002", "--duplicate", "0.002", "--reorder", "0.002"))),
+            ("long-restart", lambda: restarts("long-restart"))]
+
+
+if __name__ == "__main__":
+    rig.enter_privileged()
+    harness.programs_or_fail()
+    sys.exit(harness.run_cases(harness.chosen(cases(), sys.argv[1:])))
