@@ -76,7 +76,7 @@ class Node:
     """gradtapd in a monitor namespace. number, sections and job_keys are for nodes of a cluster."""
 
     def __init__(self, r, folder, job="demo", shard_elements=1 << 17, full_every_steps=16, number=None, sections="",
-                 job_keys="", **tap):
+                 job_keys="", endpoints=None, **tap):
         self.rig = r
         self.folder = folder
         self.job = job
@@ -88,6 +88,7 @@ class Node:
         self.config = os.path.join(folder, title + ".toml")
         self.log_path = os.path.join(folder, title + ".log")
         self.child = None
+        self.endpoints = endpoints or [rig.rank_address(i) for i in range(r.ranks)]
         with open(self.config, "w") as f:
             f.write(self._toml(shard_elements, full_every_steps, tap) + job_keys + sections)
 
@@ -101,7 +102,7 @@ class Node:
             queues = 1
             ring = max(64, limit * 15 // 16 // (2 * frame_bytes) // 64 * 64)
         checksum = tap.get("l4_checksum", "required" if self.rig.checksums else "offload")
-        endpoints = ", ".join('"%s"' % rig.rank_address(i) for i in range(self.rig.ranks))
+        endpoints = ", ".join('"%s"' % address for address in self.endpoints)
         return """[node]
 name = "%s"
 data_dir = "%s"

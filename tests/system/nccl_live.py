@@ -12,11 +12,10 @@ import time
 
 import harness
 import rig
-from cluster import Cluster, small
+from cluster import SHARD, Cluster, small
 from harness import require
-from train_fabric import BLIND, FLOAT32, MIRROR, Generator
 
-NO_WRAP, VXLAN = 0, 7
+ERSPAN2, VXLAN = 5, 7
 
 
 class FabricProcess:
@@ -110,6 +109,95 @@ def restarts(name, ranks=3, steps=40, version="2.22.3", channels=2, ll_bytes_max
           % (name, committed, resumed, time.monotonic() - begun), flush=True)
 
 
+def fails_over(name, ranks=3, steps=30, version="2.21.5", channels=2, ll_bytes_max=1 << 20):
+    """The fabric stands still for three seconds, twice; then another port mirrors, in another wrapping. Nothing lost."""
+    begun = time.monotonic()
+    with harness.case_folder(name) as folder, rig.Rig(ranks=ranks, nodes=1, mirror="none") as r:
+        fabric = FabricProcess(r, folder, "fabric", r.add_wire("wire0"), version, channels, ll_bytes_max).start()
+        r.add_wire("wire1")
+        cluster = Cluster(r, folder, job_keys=keys(version, channels, ll_bytes_max)).start()
+        job = harness.Job(r, folder, small(steps, "--fabric", fabric.path, "--fabric-events",
+                                           "10:move:3:%d:wire1,20:move:3:%d:wire0" % (VXLAN, ERSPAN2)),
+                          attach=cluster.endpoints()).start()
+        job.wait(120, cluster.watch(job))
+        cluster.wait_step("published", steps, 60)
+        harness.compare_roots(cluster.nodes[0], job, steps, first=1)
+        harness.compare_export(cluster.export(steps), job.final(), steps)
+        cluster.stop()
+        fabric.stop()
+    print("passed  %-28s two moves of the mirror, every root of %d steps equal; %.1f s"
+          % (name, steps, time.monotonic() - begun), flush=True)
+
+
+def goes_blind(name, ranks=2, steps=24, version="2.19.3", channels=1, ll_bytes_max=1 << 20):
+    """What only the mirror misses is lost: named with its range, nothing wrong is published; the next lineage goes on."""
+    begun = time.monotonic()
+    blind_at = steps // 2
+    with harness.case_folder(name) as folder, rig.Rig(ranks=ranks, nodes=1, mirror="none") as r:
+        wire = r.add_wire()
+        first = FabricProcess(r, folder, "fabric1", wire, version, channels, ll_bytes_max).start()
+        cluster = Cluster(r, folder, job_keys=keys(version, channels, ll_bytes_max)).start()
+        job = harness.Job(r, folder, small(steps, "--fabric", first.path, "--fabric-events", "%d:blind:900" % blind_at),
+                          attach=cluster.endpoints()).start()
+        job.wait(120)
+        lost = lambda: [g for g in (cluster.status() or {}).get("gaps", []) if g["name"] == "LOST_DEFINITIVE"]
+        try:
+            held = harness.wait_until("LOST_DEFINITIVE", 30, lost)[0]
+        except harness.Failed as error:
+            raise harness.Failed("%s; %s" % (error, cluster.describe()))
+        require(held["since_step"] == blind_at, "the gap begins at step %d, not %d" % (held["since_step"], blind_at))
+        require("[" in held["evidence"], "no range is named: " + held["evidence"])
+        published = cluster.best("published")
+        require(published < blind_at, "step %d was published, the mirror was blind in step %d" % (published, blind_at))
+        harness.compare_roots(cluster.nodes[0], job, published, first=1)
+        first.stop()
+        second = FabricProcess(r, folder, "fabric2", wire, version, channels, ll_bytes_max, qpn=0x400).start()
+        again = harness.Job(r, folder, small(steps, "--fabric", second.path, "--restore", cluster.endpoints()),
+                            attach=cluster.endpoints(), name="again", port=29501).start()
+        again.wait(120, cluster.watch(again))
+        require(again.restored_step() == published, "restored to %s, published was %d"
+                % (again.restored_step(), published))
+        cluster.wait_step("published", steps, 60)
+        require(again.final().equals(job.final()), "the restored job ends with other bits")
+        harness.compare_export(cluster.export(steps), job.final(), steps)
+        cluster.stop()
+        second.stop()
+    print("passed  %-28s blind in step %d: %s; restored at %d, ends bit-equal; %.1f s"
+          % (name, blind_at, held["evidence"][:60], published, time.monotonic() - begun), flush=True)
+
+
+def tenants(name, ranks=2, steps=24, channels=1, ll_bytes_max=1 << 20):
+    """Two jobs on one mirror, with the same queue pair numbers: each node follows its own."""
+    begun = time.monotonic()
+    with harness.case_folder(name) as folder, rig.Rig(ranks=ranks, nodes=2, mirror="none") as r:
+        wire, found = r.add_wire(), []
+        for k, version in enumerate(("2.19.3", "2.22.3")):
+            mine = os.path.join(folder, "tenant%d" % k)
+            os.mkdir(mine)
+            hosts = ["10.9%d.0.%d" % (k, i + 1) for i in range(ranks)]
+            fabric = FabricProcess(r, mine, "fabric", wire, version, channels, ll_bytes_max, hosts=hosts).start()
+            node = harness.Node(r, mine, "job%d" % k, SHARD, number=k, endpoints=hosts, queues=1, ring_frames=16384,
+                                job_keys=keys(version, channels, ll_bytes_max)).start()
+            job = harness.Job(r, mine, small(steps, "--fabric", fabric.path, "--seed", 7 + k),
+                              attach="http://%s:7700" % rig.node_address(k), job="job%d" % k, port=29500 + k)
+            found.append((fabric, node, job))
+        for _, _, job in found:
+            job.start()
+        for fabric, node, job in found:
+            job.wait(120)
+            node.wait_step("durable", steps, 60)
+            harness.compare_roots(node, job, steps, first=1)
+            harness.compare_export(node.export(steps), job.final(), steps)
+            foreign = node.get("/v1/status")["actors"]["ingress.0"]["foreign_frames"]
+            require(foreign > 1000, "%s saw %d frames of the other job" % (node.name, foreign))
+        require(not found[0][2].final().equals(found[1][2].final()), "both jobs are the same")
+        for fabric, node, _ in found:
+            node.stop()
+            fabric.stop()
+    print("passed  %-28s two jobs of %d steps, every root equal; %.1f s"
+          % (name, steps, time.monotonic() - begun), flush=True)
+
+
 def cases():
     return [("short-ll", lambda: follows("short-ll", version="2.19.3", channels=2)),
             ("short-simple", lambda: follows("short-simple", ranks=2, version="2.22.3", channels=1, ll_bytes_max=0,
@@ -119,7 +207,11 @@ def cases():
             ("long-n2-2.22-mixed", lambda: follows("long-n2-2.22-mixed", 2, 60, 1, "2.22.3", 1, 300_000, 4096)),
             ("long-faults", lambda: follows("long-faults", 4, 60, 1, "2.19.3", 2, more=(
                 "--retransmit", "0.002", "--duplicate", "0.002", "--reorder", "0.002"))),
-            ("long-restart", lambda: restarts("long-restart"))]
+            ("long-lossy", lambda: follows("long-lossy", 4, 60, 1, "2.22.3", 2, more=("--drop", "0.0003"))),
+            ("long-restart", lambda: restarts("long-restart")),
+            ("long-failover", lambda: fails_over("long-failover")),
+            ("long-blind", lambda: goes_blind("long-blind")),
+            ("long-tenants", lambda: tenants("long-tenants"))]
 
 
 if __name__ == "__main__":

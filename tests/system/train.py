@@ -75,6 +75,7 @@ def parse():
     p.add_argument("--pause-file", default="")
     p.add_argument("--pause-timeout", type=float, default=120.0)
     p.add_argument("--fabric", default="", help="socket of a `gradtap generate --live`: what the mirror sees instead of gloo")
+    p.add_argument("--fabric-events", default="", help="see train_fabric.py")
     p.add_argument("--step-sleep", type=float, default=0.0)
     return p.parse_args()
 
@@ -188,7 +189,7 @@ def main():
         loss = train_model.loss(a, ddp, window)
         (-loss if a.maximize else loss).backward()
         if fabric:
-            fabric.after_backward()
+            fabric.after_backward(step)
         kind, _, limit = a.clip.partition(":")
         if kind == "norm":
             torch.nn.utils.clip_grad_norm_(ddp.parameters(), float(limit))

@@ -5,6 +5,7 @@ NCCL operation for each collective that the process group has counted, the bucke
 """
 import socket
 import struct
+import time
 
 import torch
 import torch.distributed as dist
@@ -40,15 +41,27 @@ class Generator:
 
 
 class Fabric:
-    def __init__(self, path, ddp):
+    """events: "STEP:blind:FRAMES" or "STEP:move:SECONDS:WRAPPING:INTERFACE", separated by commas, before that step's
+    collectives: the mirror does not see the next frames; everything stands still, then another port mirrors."""
+
+    def __init__(self, path, ddp, events=""):
         self.generator = Generator(path)
+        self.events = [e.split(":") for e in events.split(",") if e]
         self.ddp = ddp
         self.count = ddp.process_group._get_sequence_number_for_group
         self.counted = self.count()
         self.buckets, self.rebuilt = None, None
 
-    def after_backward(self):
+    def after_backward(self, step):
         """Before anything touches the gradients."""
+        for at, what, *details in self.events:
+            if int(at) != step:
+                continue
+            if what == "blind":
+                self.generator.request(BLIND, FLOAT32, struct.pack("<Q", int(details[0])))
+            else:
+                time.sleep(float(details[0]))
+                self.generator.request(MIRROR, FLOAT32, bytes([int(details[1])]) + details[2].encode())
         if self.rebuilt != self.ddp._has_rebuilt_buckets:
             self.rebuilt = self.ddp._has_rebuilt_buckets
             zeros = self.ddp.reducer._get_zeros_like_grad_buckets()
@@ -66,4 +79,4 @@ class Fabric:
 
 
 def fabric_of(a, ddp):
-    return Fabric(a.fabric, ddp) if a.fabric and dist.get_rank() == 0 else None
+    return Fabric(a.fabric, ddp, a.fabric_events) if a.fabric and dist.get_rank() == 0 else None
