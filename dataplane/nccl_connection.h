@@ -26,7 +26,7 @@ class NcclComm;
 
 struct NcclConnectionConfig {
   NcclParseConfig parse;
-  std::size_t recent_messages = 4096;
+  std::size_t recent_messages = 1024;
   std::size_t keep_bytes = std::size_t{32} << 20;
 };
 

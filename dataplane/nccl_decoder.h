@@ -30,7 +30,7 @@ struct NcclDecoderConfig {
   NcclConnectionConfig connection;
   RoceFlowTableConfig table;
   IcrcPolicy icrc = IcrcPolicy::kRequired;
-  std::uint32_t max_connections = 4096;
+  std::uint32_t max_connections = 1024;
 };
 
 struct NcclDecoderCounters {

@@ -1,0 +1,153 @@
+// What a reading of lengths must say is written here by hand, from NCCL's rings of two and three ranks from 2.22 on:
+// one channel, LL, chunks of a vector of n elements are ceil(n/k) rounded up to 16 bytes, wire bytes twice the data.
+#include "dataplane/nccl_parse.h"
+
+#include <vector>
+
+#include <doctest/doctest.h>
+
+using namespace gradtap;
+using namespace gradtap::dataplane;
+
+namespace {
+
+NcclPattern pattern(std::uint32_t id, std::uint64_t elements, std::uint32_t position, std::uint32_t ranks = 2) {
+  NcclTuning tuning;
+  tuning.layout = NcclLayout::kFrom2_22;
+  tuning.ranks = ranks;
+  tuning.ll_max_bytes = 1 << 20;
+  const auto op = nccl_plan(tuning, NcclCollective::kAllReduce, elements, 4);
+  REQUIRE(op);
+  return NcclPattern::ring(id, *NcclSchedule::of(*op), position, 0);
+}
+
+struct Wire {
+  NcclParse parse;
+  std::uint64_t number = 0;
+
+  void send(std::uint64_t bytes) {
+    RoceMessage message;
+    message.number = number++;
+    message.bytes = bytes;
+    message.packet_bytes = 1024;
+    message.immediate_seen = true;
+    parse.message(message);
+  }
+  void lose(std::uint64_t packets) { parse.hole({0, packets}); }
+  // "ar 3.1" (message 1 of the all-reduce after three), "other 2" (the second operation of another kind), in order.
+  std::vector<std::string> labels() {
+    std::vector<std::string> list;
+    while (const auto label = parse.take())
+      list.push_back(label->all_reduce ? "ar " + std::to_string(label->all_reduces) + "." + std::to_string(label->index)
+                                       : "other " + std::to_string(label->foreign));
+    return list;
+  }
+};
+
+using Labels = std::vector<std::string>;
+
+}  // namespace
+
+TEST_CASE("operations are labelled while they pass, foreign ones counted between them") {
+  Wire wire;
+  wire.parse.set_patterns({pattern(0, 5000, 0), pattern(1, 1000, 0)});
+  wire.send(20000);  // 2500 elements
+  CHECK(wire.labels() == Labels{"ar 0.0"});
+  wire.send(20000);
+  CHECK(wire.labels() == Labels{"ar 0.1"});
+  wire.send(16);
+  wire.send(64);
+  CHECK(wire.labels() == Labels{"other 1", "other 2"});
+  wire.send(4000);  // 500 elements
+  wire.send(4000);
+  wire.send(20000);
+  CHECK(wire.labels() == Labels{"ar 1.0", "ar 1.1", "ar 2.0"});
+  CHECK(wire.parse.candidates(1) == std::vector<std::uint32_t>{1});
+}
+
+TEST_CASE("without sizes everything is foreign; a full slot and what follows it are one operation") {
+  Wire wire;
+  wire.send(65536);
+  wire.send(14464);
+  wire.send(16);
+  CHECK(wire.labels() == Labels{"other 1", "other 1", "other 2"});
+}
+
+TEST_CASE("two readings: nothing is said until they agree, or others have narrowed it down") {
+  Wire wire;
+  // 32768 elements are two loops of full slots: four messages; 16384 elements are one: two messages.
+  wire.parse.set_patterns({pattern(0, 32768, 0), pattern(1, 16384, 0), pattern(2, 1000, 0)});
+  REQUIRE(pattern(0, 32768, 0).count() == 4);
+  REQUIRE(pattern(1, 16384, 0).count() == 2);
+  for (int i = 0; i < 4; ++i) wire.send(65536);
+  CHECK(wire.labels() == Labels{"ar 0.0", "ar 0.1"});  // both readings say so
+  SUBCASE("what follows does not help") {
+    wire.send(4000);
+    wire.send(4000);
+    CHECK(wire.labels().empty());
+    CHECK(wire.parse.undecided() == std::pair<std::uint64_t, std::uint64_t>{0, 3});
+    CHECK(wire.parse.restrict(0, {1}));  // another channel knows: two small ones
+    CHECK(wire.labels() == Labels{"ar 1.0", "ar 1.1", "ar 2.0", "ar 2.1"});
+  }
+  SUBCASE("one large one") {
+    CHECK(wire.parse.restrict(0, {0, 2}));
+    CHECK(wire.labels() == Labels{"ar 0.2", "ar 0.3"});
+  }
+  SUBCASE("what excludes every reading is not about this all-reduce") {
+    CHECK_FALSE(wire.parse.restrict(0, {2}));
+  }
+}
+
+TEST_CASE("lost packets: a hole is filled by whole messages, exactly or not at all") {
+  Wire wire;
+  wire.parse.set_patterns({pattern(0, 5000, 0)});
+  wire.send(20000);  // 20 packets
+  (void)wire.labels();
+  SUBCASE("the second half of the operation") {
+    wire.lose(20);
+    wire.send(20000);
+    CHECK(wire.labels() == Labels{"ar 1.0"});
+  }
+  SUBCASE("and the first half of the next") {
+    wire.lose(40);
+    wire.send(20000);
+    CHECK(wire.labels() == Labels{"ar 1.1"});
+  }
+  SUBCASE("more or less than that is no message") {
+    wire.lose(21);
+    CHECK(wire.parse.lost());
+    wire.send(20000);
+    CHECK(wire.labels() == Labels{"other 0"});
+  }
+}
+
+TEST_CASE("an operation that was no all-reduce after all is taken back, once it shows") {
+  Wire wire;
+  wire.parse.set_patterns({pattern(0, 5000, 0), pattern(1, 1000, 0)});
+  wire.send(20000);  // a broadcast of 10000 bytes
+  CHECK(wire.labels() == Labels{"ar 0.0"});
+  wire.send(4000);
+  CHECK(wire.parse.reread() == 1);
+  wire.send(4000);
+  CHECK(wire.labels() == Labels{"ar 0.0", "ar 0.1"});
+  CHECK(wire.parse.at_boundary());
+}
+
+TEST_CASE("hostile lengths: readings and what waits stay inside their bounds") {
+  NcclParseConfig config;
+  config.max_readings = 8;
+  config.max_waiting = 32;
+  Wire wire;
+  wire.parse = NcclParse(config);
+  std::vector<NcclPattern> patterns;
+  for (std::uint32_t id = 0; id < 16; ++id) patterns.push_back(pattern(id, 16384 * (id + 1), 0));
+  wire.parse.set_patterns(patterns);
+  std::size_t labels = 0;
+  for (int i = 0; i < 2000; ++i) {
+    wire.send(65536);
+    CHECK(wire.parse.waiting() <= 32);
+    labels += wire.labels().size();
+  }
+  CHECK(wire.parse.lost());
+  CHECK(labels == 2000);  // each message has had its answer
+}
