@@ -115,6 +115,7 @@ int main(int argc, char** argv) {
   inspect_command->add_option("file", inspect_options.file, "a pcap or pcapng file")->required();
   inspect_command->add_option("--bucket", inspect_options.buckets,
                               "RoCE: an all-reduce to look for, ELEMENTS:DTYPE (may be repeated)");
+  inspect_command->add_option("--nccl", inspect_options.nccl, "RoCE: NCCL's version, where several layouts fit");
   inspect_command->add_flag("--completing-send", inspect_options.completing_send,
                             "RoCE: the trainer sends the chunk that its own link lacks point to point");
   inspect_command->add_flag("--json", inspect_options.json, "machine-readable output");

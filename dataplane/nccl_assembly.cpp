@@ -70,7 +70,8 @@ RoceSink& NcclAssembly::opened(const RoceFlowIdentity& identity) {
 void NcclAssembly::frame(ByteSpan bytes, std::uint32_t wire_bytes, std::uint64_t time_ns) {
   RoceFrame frame;
   time_ns_ = time_ns;
-  if (read_roce_frame(bytes, wire_bytes, frames_, frame)) table_.frame(frame, time_ns, frames_.frames);
+  if (read_roce_frame(bytes, wire_bytes, frames_, frame) == FrameDrop::kNone)
+    table_.frame(frame, time_ns, frames_.frames);
 }
 
 bool NcclAssembly::line_based(const PlannedFlow& flow, const NcclStep& step) const {
@@ -128,7 +129,7 @@ void NcclAssembly::piece(const SurveyedFlow& flow, const PlannedFlow& planned, c
     data = stripped.data();
   }
   places(planned, *step, offset, bytes, [&](std::uint64_t at, std::uint64_t from, std::uint64_t count) {
-    Op* const op = op_of({step->pattern, step->occurrence});
+    Op* const op = op_of({step->pattern, planned.group, step->occurrence});
     if (op == nullptr) return;
     if (op->closed) {
       ++counters_.closed_early;
@@ -142,13 +143,14 @@ NcclAssembly::Op* NcclAssembly::op_of(const OpName& name) {
   const auto found = ops_.find(name);
   if (found != ops_.end()) return &found->second;
   if (ops_.size() >= config_.max_operations) return nullptr;
-  const NcclBucket& bucket = plan_.buckets[name.first].bucket;
+  const NcclBucket& bucket = plan_.buckets[name.bucket].bucket;
   const std::uint64_t size = bucket.elements * bucket.element_bytes;
   Op& op = ops_[name];
   if (size > config_.window_bytes) {
     op.closed.emplace();
-    op.closed->bucket = name.first;
-    op.closed->index = name.second;
+    op.closed->bucket = name.bucket;
+    op.closed->group = name.group;
+    op.closed->index = name.index;
     op.closed->shed = true;
     return &op;
   }
@@ -178,17 +180,19 @@ void NcclAssembly::store(Op& op, std::uint64_t offset, const std::uint8_t* data,
 }
 
 void NcclAssembly::close(const OpName& name, Op& op) {
-  const NcclBucket& bucket = plan_.buckets[name.first].bucket;
+  const NcclBucket& bucket = plan_.buckets[name.bucket].bucket;
   AssembledOp closed;
-  closed.bucket = name.first;
-  closed.index = name.second;
+  closed.bucket = name.bucket;
+  closed.group = name.group;
+  closed.index = name.index;
   closed.conflict = !op.conflicts.empty();
   for (const Interval& range : op.conflicts.ranges()) op.covered.remove(range.begin, range.end);
   closed.present = in_elements(op.covered.ranges(), bucket.element_bytes, true);
   closed.complete = op.covered.contains(0, op.bytes.size());
   if (closed.complete) closed.sha256 = sha256(op.bytes);
   if (!config_.dump_dir.empty()) {
-    closed.dump_file = fmt::format("allreduce-{}-{}-{:06}{}.bin", bucket.elements, bucket.dtype, name.second,
+    const std::string job = name.group == 0 ? std::string() : fmt::format("-job{}", name.group);
+    closed.dump_file = fmt::format("allreduce-{}-{}{}-{:06}{}.bin", bucket.elements, bucket.dtype, job, name.index,
                                    closed.complete ? "" : "-holes");
     const std::string path = config_.dump_dir + "/" + closed.dump_file;
     std::ofstream file(path, std::ios::binary | std::ios::trunc);
@@ -214,7 +218,7 @@ void NcclAssembly::note_losses() {
       const std::uint64_t scale = line_based(planned, step) ? 2 : 1;
       places(planned, step, wire_offset / scale, wire_bytes / scale,
              [&](std::uint64_t at, std::uint64_t, std::uint64_t count) {
-               if (Op* const op = op_of({step.pattern, step.occurrence})) op->lost.add(at, at + count);
+               if (Op* const op = op_of({step.pattern, planned.group, step.occurrence})) op->lost.add(at, at + count);
              });
     };
     for (const Interval& range : seen.missing_psns()) {
@@ -243,12 +247,12 @@ std::vector<AssembledOp> NcclAssembly::finish() {
   for (const PlannedFlow& flow : plan_.flows)
     for (const NcclStep& step : flow.steps)
       if (flow.kind == PlannedFlow::Kind::kRing && step.pattern != PlannedFlow::kForeign)
-        (void)op_of({step.pattern, step.occurrence});
+        (void)op_of({step.pattern, flow.group, step.occurrence});
   note_losses();
   std::vector<AssembledOp> result;
   for (auto& [name, op] : ops_) {
     if (!op.closed) close(name, op);
-    const std::uint32_t element = plan_.buckets[name.first].bucket.element_bytes;
+    const std::uint32_t element = plan_.buckets[name.bucket].bucket.element_bytes;
     IntervalSet lost = op.lost;
     for (const Interval& range : op.closed->present) lost.remove(range.begin * element, range.end * element);
     op.closed->lost_definitive = in_elements(lost.ranges(), element, false);

@@ -30,6 +30,7 @@ struct NcclAssemblyConfig {
 
 struct AssembledOp {
   std::size_t bucket = 0;
+  std::uint32_t group = 0;  // of the job
   std::uint64_t index = 0;  // among the operations of this size, from 1
   bool complete = false;
   bool conflict = false;
@@ -54,7 +55,7 @@ class NcclAssembly final : public RoceFlowUser {
   ~NcclAssembly() override;
 
   void frame(ByteSpan bytes, std::uint32_t wire_bytes, std::uint64_t time_ns);
-  [[nodiscard]] std::vector<AssembledOp> finish();  // by bucket and index
+  [[nodiscard]] std::vector<AssembledOp> finish();  // by bucket, group and index
 
   [[nodiscard]] RoceSink& opened(const RoceFlowIdentity& identity) override;
   [[nodiscard]] const NcclAssemblyCounters& counters() const { return counters_; }
@@ -69,7 +70,12 @@ class NcclAssembly final : public RoceFlowUser {
     IntervalSet lost;
     std::optional<AssembledOp> closed;
   };
-  using OpName = std::pair<std::size_t, std::uint64_t>;
+  struct OpName {
+    std::size_t bucket = 0;
+    std::uint32_t group = 0;
+    std::uint64_t index = 0;
+    friend auto operator<=>(const OpName&, const OpName&) = default;
+  };
   struct Unsent {  // what a completing send brings, one range after another
     std::vector<Interval> elements;
     std::uint64_t chunk_bytes = 0;

@@ -32,6 +32,12 @@ std::uint64_t NcclPattern::wire_bytes(std::uint64_t index) const {
   return std::min(chunk, send_bytes_ - index * chunk);
 }
 
+bool NcclPattern::brings_final(std::uint64_t index) const {
+  if (!schedule_) return true;
+  const auto message = schedule_->message(position_, channel_, index);
+  return message && message->phase == Phase::kFinal && message->begin < message->end;
+}
+
 NcclProgram::NcclProgram(std::vector<NcclPattern> patterns, const NcclProgramConfig& config)
     : patterns_(std::move(patterns)), config_(config) {
   std::erase_if(patterns_, [](const NcclPattern& pattern) { return pattern.count() == 0; });
@@ -109,7 +115,7 @@ bool NcclProgram::advance_message(bool end, NcclProgramSink& sink) {
     const Match found = match(pattern, 0, 0, end, nullptr);
     if (found.fit == Fit::kMore) more = more == 0 ? pattern.count() : std::min<std::size_t>(more, pattern.count());
     if (found.fit == Fit::kHole && found.bytes > 0) hidden = true;
-    if (found.fit == Fit::kYes || (found.fit == Fit::kCut && found.found >= 2 && found.bytes > 0)) {
+    if (found.fit == Fit::kYes || (found.fit == Fit::kCut && found.final_found)) {
       fitting = &pattern;
       ++fitting_count;
     }
@@ -253,7 +259,7 @@ NcclProgram::Match NcclProgram::match(const NcclPattern& pattern, std::size_t at
       }
       step.psns = message.psns;
       if (sink != nullptr) sink->found(step, item);
-      ++result.found;
+      result.final_found = result.final_found || pattern.brings_final(step.index);
       result.bytes += bytes;
       ++i;
       used = i < waiting_.size() ? behind : 0;

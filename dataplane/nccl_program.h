@@ -5,10 +5,11 @@
 // PSN order, and finds whole operations; anything else is foreign. Lost PSNs are filled with the messages that must
 // have been there, if their packets account for the hole exactly.
 //
-// What is proven: an operation is accepted where every message fits its pattern. The n-th operation of a pattern is
-// numbered n only while no lost PSNs could have hidden another one; after such a hole the program is unaligned: it
-// still finds operations, and says so, but no longer numbers them. Two patterns that fit the same messages are
-// ambiguous, and neither is taken. Nothing is guessed.
+// What is proven: an operation is accepted where every message fits its pattern; the last one of a connection may be
+// cut by the end, if some of its final bytes are there. The n-th operation of a pattern is numbered n only while no
+// lost PSNs could have hidden another one; after such a hole the program is unaligned: it still finds operations, and
+// says so, but no longer numbers them. Two patterns that fit the same messages are ambiguous, and neither is taken.
+// Nothing is guessed.
 //
 // Ownership: owns what waits for the rest of an operation, at most max_waiting items. Threads: one. Pure: no payload
 // is seen here. Failure behaviour: beyond the bound the oldest item is foreign and the program unaligned, counted.
@@ -29,9 +30,10 @@ namespace gradtap::dataplane {
 struct NcclItem {
   bool hole = false;
   PsnRange psns;
-  RoceMessage message;     // of a message
-  std::uint32_t flag = 0;  // LL: of all lines seen; 0: not LL, or nothing seen
-  bool seen_data = false;  // some byte of it was seen
+  RoceMessage message;      // of a message
+  std::uint32_t flag = 0;   // LL: of all lines seen; 0: not LL, or nothing seen
+  bool seen_data = false;   // some byte of it was seen
+  std::uint64_t frame = 0;  // of the capture, in which it was seen first
 };
 
 // The messages of one operation on one connection.
@@ -46,6 +48,8 @@ class NcclPattern {
   [[nodiscard]] std::uint32_t id() const { return id_; }
   [[nodiscard]] std::uint64_t count() const { return count_; }
   [[nodiscard]] std::uint64_t wire_bytes(std::uint64_t index) const;
+  // Whether the message brings final bytes.
+  [[nodiscard]] bool brings_final(std::uint64_t index) const;
   [[nodiscard]] bool line_based() const { return schedule_ && schedule_->op().protocol == NcclProtocol::kLl; }
   [[nodiscard]] const std::optional<NcclSchedule>& schedule() const { return schedule_; }
   [[nodiscard]] std::uint32_t position() const { return position_; }
@@ -106,7 +110,7 @@ class NcclProgram {
     std::uint64_t used_psns = 0;  // of the hole that follows them
     std::uint64_t messages = 0;
     std::uint64_t bytes = 0;
-    std::uint64_t found = 0;
+    bool final_found = false;  // a message with final bytes
   };
 
   void advance(bool end, NcclProgramSink& sink);

@@ -108,12 +108,13 @@ void name_kinds(const NcclFindings& findings, std::vector<ForeignOp>& ops) {
   std::uint32_t ranks = 0;
   for (const PlannedBucket& bucket : findings.plan.buckets)
     if (bucket.schedule) ranks = bucket.schedule->op().ranks;
-  std::map<std::uint32_t, std::uint32_t> edges;  // channel -> ring connections seen
+  std::map<std::pair<std::uint32_t, std::uint32_t>, std::uint32_t> edges;  // of a job's channel: ring connections seen
   for (const PlannedFlow& flow : findings.plan.flows)
-    if (flow.kind == PlannedFlow::Kind::kRing) ++edges[flow.channel];
+    if (flow.kind == PlannedFlow::Kind::kRing) ++edges[{flow.group, flow.channel}];
   // Which connections have an operation of this size at this place: the n-th such one is matched with the n-th.
-  std::map<std::tuple<std::uint32_t, std::uint64_t, std::uint64_t, std::uint64_t>, std::uint32_t> matched;
-  std::vector<std::tuple<std::uint32_t, std::uint64_t, std::uint64_t, std::uint64_t>> names(ops.size());
+  std::map<std::tuple<std::uint32_t, std::uint32_t, std::uint64_t, std::uint64_t, std::uint64_t>, std::uint32_t>
+      matched;
+  std::vector<std::tuple<std::uint32_t, std::uint32_t, std::uint64_t, std::uint64_t, std::uint64_t>> names(ops.size());
   std::map<std::tuple<std::uint32_t, std::uint64_t, std::uint64_t>, std::uint64_t> nth;
   for (std::size_t i = 0; i < ops.size(); ++i) {
     const PlannedFlow& flow = findings.plan.flows[ops[i].flow];
@@ -121,13 +122,14 @@ void name_kinds(const NcclFindings& findings, std::vector<ForeignOp>& ops) {
       ops[i].kind = ops[i].lines ? "unknown" : "point-to-point";
       continue;
     }
-    names[i] = {flow.channel, ops[i].after, ops[i].wire_bytes, nth[{ops[i].flow, ops[i].after, ops[i].wire_bytes}]++};
+    names[i] = {flow.group, flow.channel, ops[i].after, ops[i].wire_bytes,
+                nth[{ops[i].flow, ops[i].after, ops[i].wire_bytes}]++};
     ++matched[names[i]];
   }
   for (std::size_t i = 0; i < ops.size(); ++i) {
     const PlannedFlow& flow = findings.plan.flows[ops[i].flow];
     if (flow.kind != PlannedFlow::Kind::kRing) continue;
-    if (edges[flow.channel] < ranks)
+    if (edges[{flow.group, flow.channel}] < ranks)
       ops[i].kind = "broadcast or all-gather";  // some edge was not seen
     else
       ops[i].kind = matched[names[i]] == ranks ? "all-gather" : "broadcast";
@@ -199,6 +201,7 @@ json nccl_report_json(const NcclFindings& findings) {
                  {"present", ranges(op.present)},
                  {"lost_definitive", ranges(op.lost_definitive)},
                  {"sha256", op.sha256 ? json(to_hex(*op.sha256)) : json(nullptr)}};
+    if (op.group > 0) line["job"] = op.group;
     if (op.conflict) line["conflict"] = true;
     if (op.shed) line["shed"] = true;
     if (planned.channel_order_assumed) line["channels_by_queue_pair_order"] = true;
@@ -274,6 +277,7 @@ NcclVerdict nccl_verdict(const NcclFindings& findings) {
   std::uint64_t missing = 0, definitive = 0, mismatches = 0;
   std::size_t data_flows = 0;
   for (const auto& flow : findings.survey.flows()) {
+    if (flow->role() == NcclRole::kUnknown || !findings.survey.orderly(*flow)) continue;
     const RoceFlow& seen = *findings.survey.table().entries()[flow->identity().flow]->flow;
     for (const Interval& range : seen.missing_psns()) {
       missing += range.length();

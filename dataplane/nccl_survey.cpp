@@ -6,13 +6,15 @@
 
 namespace gradtap::dataplane {
 
-bool read_roce_frame(ByteSpan bytes, std::uint32_t wire_bytes, RoceCaptureCounters& counters, RoceFrame& frame) {
+FrameDrop read_roce_frame(ByteSpan bytes, std::uint32_t wire_bytes, RoceCaptureCounters& counters, RoceFrame& frame,
+                          IpPacket* ip) {
   ++counters.frames;
   MirroredPacket packet;
   FrameDrop drop = find_packet(bytes, wire_bytes, ChecksumPolicy::kRequired, packet);
   if (drop == FrameDrop::kNone) {
     drop = parse_roce(packet.ip, IcrcPolicy::kRequired, frame);
     if (packet.tunnels > 0) ++counters.tunnelled;
+    if (ip != nullptr) *ip = packet.ip;
     if (drop != FrameDrop::kNotRoce) ++counters.roce_frames;
     if (drop == FrameDrop::kBadIcrc) {
       ++counters.bad_icrc;
@@ -20,7 +22,7 @@ bool read_roce_frame(ByteSpan bytes, std::uint32_t wire_bytes, RoceCaptureCounte
     }
   }
   ++counters.drops[static_cast<std::size_t>(drop)];
-  return drop == FrameDrop::kNone;
+  return drop;
 }
 
 NcclRole SurveyedFlow::role() const {
@@ -56,12 +58,14 @@ void SurveyedFlow::piece(const RocePiece& piece) {
   }
   if (piece.message < item_of_message_.size()) {  // late: the message is an item already
     NcclItem& item = items_[item_of_message_[piece.message]];
-    Lines lines{item.flag, item.seen_data, item.seen_data && item.flag == 0};
+    Lines lines{item.flag, item.seen_data, item.seen_data && item.flag == 0, item.frame};
     note(lines, piece);
     item.seen_data = true;
     item.flag = lines.broken ? 0 : lines.flag;
   } else if (!truncated_) {
-    note(open_[piece.message], piece);
+    Lines& lines = open_[piece.message];
+    lines.frame = lines.seen ? std::min(lines.frame, piece.arrival) : piece.arrival;
+    note(lines, piece);
   }
 }
 
@@ -78,8 +82,10 @@ void SurveyedFlow::message(const RoceMessage& message) {
   }
   --items_left_;
   NcclItem item{.hole = false, .psns = message.psns, .message = message};
+  item.frame = message.arrival;
   if (lines != open_.end()) {
     item.seen_data = true;
+    item.frame = lines->second.frame;
     item.flag = lines->second.broken ? 0 : lines->second.flag;
     open_.erase(lines);
   }
@@ -102,12 +108,34 @@ RoceSink& NcclSurvey::opened(const RoceFlowIdentity& identity) {
 
 void NcclSurvey::frame(ByteSpan bytes, std::uint32_t wire_bytes, std::uint64_t time_ns) {
   RoceFrame frame;
+  IpPacket ip;
   time_ns_ = time_ns;
-  if (read_roce_frame(bytes, wire_bytes, counters_, frame)) table_.frame(frame, time_ns, counters_.frames);
+  const FrameDrop drop = read_roce_frame(bytes, wire_bytes, counters_, frame, &ip);
+  if (drop == FrameDrop::kNone) {
+    table_.frame(frame, time_ns, counters_.frames);
+  } else if (drop == FrameDrop::kNotRoce && ip.protocol == kProtocolTcp) {
+    FrameView view;
+    if (parse_tcp(ip, ChecksumPolicy::kOffload, view) == FrameDrop::kNone) bootstrap_.segment(view);
+  }
 }
 
 void NcclSurvey::finish() {
   table_.finish(time_ns_, counters_.frames);
+  for (const NcclExchange& exchange : bootstrap_.exchanges())
+    if (exchange.name) names_[{exchange.receiver.gid, exchange.receiver.qp}] = *exchange.name;
+}
+
+bool NcclSurvey::orderly(const SurveyedFlow& flow) const {
+  constexpr std::uint64_t kMissingPerSeen = 64;
+  const RoceFlowTable::Entry& entry = *table_.entries()[flow.identity().flow];
+  std::uint64_t missing = 0;
+  for (const Interval& range : entry.flow->missing_psns()) missing += range.length();
+  return missing <= kMissingPerSeen * (entry.requests + 16);
+}
+
+const NcclConnectionName* NcclSurvey::name_of(const SurveyedFlow& flow) const {
+  const auto at = names_.find({flow.identity().target, flow.identity().target_qp});
+  return at == names_.end() ? nullptr : &at->second;
 }
 
 const SurveyedFlow* NcclSurvey::partner(const SurveyedFlow& flow) const {

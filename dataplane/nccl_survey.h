@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "dataplane/encapsulation.h"
+#include "dataplane/nccl_bootstrap.h"
 #include "dataplane/nccl_cts.h"
 #include "dataplane/nccl_program.h"
 #include "dataplane/roce_flow_table.h"
@@ -30,9 +31,10 @@ struct RoceCaptureCounters {
   std::array<std::uint64_t, kFrameDropCount> drops{};  // by FrameDrop, of every kind of frame
 };
 
-// Finds the RoCE packet of a frame; counts. Both looks at a capture read frames through this.
-[[nodiscard]] bool read_roce_frame(ByteSpan bytes, std::uint32_t wire_bytes, RoceCaptureCounters& counters,
-                                   RoceFrame& frame);
+// Finds the RoCE packet of a frame; counts. Both looks at a capture read frames through this. kNotRoce: `ip`, if it is
+// asked for, is what was found instead.
+[[nodiscard]] FrameDrop read_roce_frame(ByteSpan bytes, std::uint32_t wire_bytes, RoceCaptureCounters& counters,
+                                        RoceFrame& frame, IpPacket* ip = nullptr);
 
 enum class NcclRole : std::uint8_t { kUnknown, kData, kCts };
 
@@ -65,6 +67,7 @@ class SurveyedFlow final : public RoceSink {
     std::uint32_t flag = 0;
     bool seen = false;
     bool broken = false;  // not LL
+    std::uint64_t frame = 0;
   };
   void note(Lines& lines, const RocePiece& piece) const;
 
@@ -106,6 +109,10 @@ class NcclSurvey final : public RoceFlowUser {
   [[nodiscard]] const RoceCaptureCounters& counters() const { return counters_; }
   [[nodiscard]] const SurveyedFlow* partner(const SurveyedFlow& flow) const;
   [[nodiscard]] bool truncated() const { return items_left_ == 0; }
+  // Whether its packet numbers follow one another at all, as those of a connection do.
+  [[nodiscard]] bool orderly(const SurveyedFlow& flow) const;
+  // What the bootstrap said of a data flow, if it was seen.
+  [[nodiscard]] const NcclConnectionName* name_of(const SurveyedFlow& flow) const;
 
  private:
   RoceCaptureCounters counters_;
@@ -113,6 +120,9 @@ class NcclSurvey final : public RoceFlowUser {
   std::uint64_t time_ns_ = 0;
   std::vector<std::unique_ptr<SurveyedFlow>> flows_;
   RoceFlowTable table_;
+  NcclBootstrap bootstrap_;
+  std::map<std::pair<IpAddress, std::uint32_t>, NcclConnectionName>
+      names_;  // by address and queue pair of the receiver
 };
 
 }  // namespace gradtap::dataplane

@@ -43,6 +43,7 @@ struct PlannedFlow {
   Kind kind = Kind::kOther;
   std::uint32_t position = 0;  // of the sender
   std::uint32_t channel = 0;
+  std::uint32_t group = 0;  // rings that share no address, or are of different communicators, are of different jobs
   // By message number; pattern is the bucket. kForeign where the message is of no operation.
   static constexpr std::uint32_t kForeign = ~std::uint32_t{0};
   std::vector<NcclStep> steps;
@@ -60,7 +61,12 @@ struct NcclTrafficPlan {
   [[nodiscard]] std::vector<Interval> unsent(std::size_t bucket, std::uint32_t position) const;  // in elements
 };
 
+struct NcclPlanConfig {
+  bool completing_send = false;      // the trainer sends the chunk that its own link lacks
+  std::optional<NcclLayout> layout;  // where the version is known
+};
+
 [[nodiscard]] NcclTrafficPlan plan_nccl_traffic(const NcclSurvey& survey, std::span<const NcclBucket> buckets,
-                                                bool completing_send);
+                                                const NcclPlanConfig& config);
 
 }  // namespace gradtap::dataplane

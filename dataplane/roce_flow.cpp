@@ -93,6 +93,7 @@ bool RoceFlow::request(const RoceFrame& frame, RoceFlowContext& context) {
   const std::uint64_t psn = unwrap(frame.psn);
   if ((psn == kBeforeBirth || psn < next_ || psn > highest_ + kFarPsns) && contradicts(psn, frame)) return false;
   ++context.counters.packets;
+  arrival_ = context.packets;
   if (psn == kBeforeBirth || psn < base_) {
     ++context.counters.late;
     return true;
@@ -155,6 +156,7 @@ RoceFlow::Extent& RoceFlow::open(std::uint64_t begin, RoceFlowContext& context) 
   Extent& extent = recent_[numbers_ % recent_.size()];
   extent = {};
   extent.message.number = numbers_++;
+  extent.message.arrival = arrival_;
   extent.message.psns = {begin, begin};
   extent.hole_before = pending_hole_;
   pending_hole_ = {};
@@ -348,6 +350,7 @@ void RoceFlow::place(Extent& extent, std::uint64_t psn, const RoceFrame& frame, 
                         .key = message.key,
                         .data = frame.payload.data(),
                         .bytes = static_cast<std::uint32_t>(frame.payload.size()),
+                        .arrival = arrival_,
                         .immediate = frame.meaning.immediate,
                         .provisional = extent.single_writes && !extent.told && extent.hole_before.count() > 0});
   }
@@ -399,7 +402,7 @@ void RoceFlow::store(std::uint64_t psn, const RoceFrame& frame, RoceFlowContext&
       return;
     }
   }
-  Waiting waiting{frame, nullptr, cost};
+  Waiting waiting{frame, nullptr, cost, context.packets};
   if (!frame.payload.empty()) {
     const std::shared_ptr<std::uint8_t[]> copy(new std::uint8_t[frame.payload.size()]);
     std::memcpy(copy.get(), frame.payload.data(), frame.payload.size());
@@ -435,6 +438,7 @@ void RoceFlow::settle(RoceFlowContext& context, bool force) {
     const std::uint64_t psn = first->first;
     if (psn <= next_) {
       const Waiting waiting = first->second;
+      arrival_ = waiting.arrival;
       drop(first);
       if (waiting.owner) context.sink.keep(waiting.owner);
       if (psn == next_)
@@ -447,6 +451,7 @@ void RoceFlow::settle(RoceFlowContext& context, bool force) {
     }
     if (const Extent* const run = unfinished(); run != nullptr && run->single_writes && first->second.owner) {
       context.sink.keep(first->second.owner);
+      arrival_ = first->second.arrival;
       if (extend_run(psn, first->second.frame, context)) {
         drop(first);
         continue;

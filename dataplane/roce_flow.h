@@ -78,7 +78,8 @@ struct RocePiece {
   std::uint32_t key = 0;
   const std::uint8_t* data = nullptr;
   std::uint32_t bytes = 0;
-  bool immediate = false;    // the packet's operation ends with an immediate
+  std::uint64_t arrival = 0;  // packets that the tap had seen when it came
+  bool immediate = false;     // the packet's operation ends with an immediate
   bool provisional = false;  // the message began in a hole: RoceMessage::head_missing_bytes will be added to the offset
 };
 
@@ -89,6 +90,7 @@ struct RoceMessage {
   std::uint32_t key = 0;
   std::uint64_t bytes = 0;
   std::uint64_t head_missing_bytes = 0;  // lost before the first piece that was seen; included in `bytes`
+  std::uint64_t arrival = 0;             // packets that the tap had seen when its first packet came
   std::uint32_t packet_bytes = 0;        // the path MTU, or the size of each write of a run; 0 without data
   bool immediate_seen = false;
   bool split = false;               // the immediate comes in an operation of its own
@@ -150,6 +152,7 @@ class RoceFlow {
     RoceFrame frame;  // its payload points into owner
     OwnedBytes owner;
     std::uint64_t cost = 0;
+    std::uint64_t arrival = 0;
   };
   struct Extent {  // of a recent message
     RoceMessage message;
@@ -212,6 +215,7 @@ class RoceFlow {
   PsnRange pending_hole_;        // ends at next_, not told yet
   std::uint64_t numbers_ = 0;    // messages so far
   std::vector<Extent> recent_;   // a ring: message n stands at n modulo its size
+  std::uint64_t arrival_ = 0;    // of the packet that is being taken
   Store store_;
   std::uint64_t store_cost_ = 0;
   bool hole_noted_ = false;

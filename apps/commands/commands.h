@@ -35,6 +35,7 @@ struct InspectOptions {
   std::string file;
   std::string dump_directory;        // empty: no dump
   std::vector<std::string> buckets;  // RoCE: ELEMENTS:DTYPE of the all-reduces to look for
+  std::string nccl;                  // RoCE: version, where several layouts fit
   bool completing_send = false;      // RoCE: the trainer sends the chunk that its own link lacks
   std::string ranks;                 // comma-separated addresses in rank order; empty: addresses in ascending order
   bool json = false;

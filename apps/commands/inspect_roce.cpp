@@ -79,7 +79,15 @@ int inspect_roce(const InspectOptions& options, const NcclSurvey& survey, const 
     if (!bucket) return unusable(bucket.error());
     buckets.push_back(std::move(*bucket));
   }
-  const NcclTrafficPlan plan = plan_nccl_traffic(survey, buckets, options.completing_send);
+  NcclPlanConfig plan_config;
+  plan_config.completing_send = options.completing_send;
+  if (!options.nccl.empty()) {
+    plan_config.layout = nccl_layout_of(options.nccl);
+    if (!plan_config.layout)
+      return unusable({ErrorCode::kBadText, "not a version of NCCL that is known", "--nccl", "2.8 or later",
+                       options.nccl, "write it as NCCL_DEBUG=VERSION prints it"});
+  }
+  const NcclTrafficPlan plan = plan_nccl_traffic(survey, buckets, plan_config);
   NcclAssemblyConfig config;
   config.dump_dir = options.dump_directory;
   NcclAssembly assembly(survey, plan, config);

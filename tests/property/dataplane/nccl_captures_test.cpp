@@ -58,7 +58,7 @@ struct FrameOfOp {
 std::optional<FrameOfOp> carried_by(const Recording& recording, const CapturedFrame& frame) {
   RoceCaptureCounters counters;
   RoceFrame packet;
-  if (!read_roce_frame(frame.bytes, frame.wire_bytes, counters, packet)) return std::nullopt;
+  if (read_roce_frame(frame.bytes, frame.wire_bytes, counters, packet) != FrameDrop::kNone) return std::nullopt;
   if (packet.meaning.kind != RoceKind::kWrite || packet.payload.empty()) return std::nullopt;
   for (const json& flow : recording.truth["flows"]) {
     if (flow["dst"] != to_hex(packet.target.bytes) || flow["dest_qpn"] != packet.target_qp || flow["role"] != "DATA")

@@ -19,7 +19,7 @@ struct NcclInspection {
                           bool completing_send) {
     for (const CapturedFrame* frame : frames) survey.frame(frame->bytes, frame->wire_bytes, frame->time_ns);
     survey.finish();
-    plan = plan_nccl_traffic(survey, buckets, completing_send);
+    plan = plan_nccl_traffic(survey, buckets, {.completing_send = completing_send, .layout = std::nullopt});
     NcclAssembly assembly(survey, plan);
     for (const CapturedFrame* frame : frames) assembly.frame(frame->bytes, frame->wire_bytes, frame->time_ns);
     ops = assembly.finish();
