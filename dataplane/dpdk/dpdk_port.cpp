@@ -75,7 +75,7 @@ Status start_device(Device& device, const std::string& driver, const std::string
   if (status != 0) return failed("the driver made no port");
   rte_eth_conf settings{};
   if (mtu_bytes != 0) settings.rxmode.mtu = mtu_bytes;
-  // Neither driver is sent anything, but the one for interfaces pairs its queues.
+  // Only the ring is sent anything, but the driver for interfaces pairs its queues.
   rte_eth_dev_info info{};
   status = rte_eth_dev_info_get(device.port, &info);
   if (status != 0) return failed("the port does not describe itself");
@@ -98,10 +98,20 @@ Status start_device(Device& device, const std::string& driver, const std::string
   return {};
 }
 
+// Written by the queue's thread alone, once a burst; read by anybody.
 struct alignas(64) QueueCounters {
   std::atomic<std::uint64_t> frames{0};
   std::atomic<std::uint64_t> bytes{0};
   std::atomic<std::uint64_t> oversized{0};
+
+  void add(std::uint64_t more_frames, std::uint64_t more_bytes, std::uint64_t more_oversized) {
+    const auto raise = [](std::atomic<std::uint64_t>& counter, std::uint64_t by) {
+      counter.store(counter.load(std::memory_order_relaxed) + by, std::memory_order_relaxed);
+    };
+    raise(frames, more_frames);
+    raise(bytes, more_bytes);
+    raise(oversized, more_oversized);
+  }
 };
 
 class DpdkPort : public Port {
@@ -136,22 +146,29 @@ class DpdkPort : public Port {
   std::uint16_t receive(std::uint16_t queue, std::span<rte_mbuf*> mbufs) {
     return rte_eth_rx_burst(device_.port, queue, mbufs.data(), static_cast<std::uint16_t>(mbufs.size()));
   }
-  // False: the frame is refused and freed.
-  bool hand_out(std::uint16_t queue, rte_mbuf* mbuf, bool cut, Frame& frame) {
-    QueueCounters& counters = counters_[queue];
-    if (cut || mbuf->nb_segs != 1) {
-      counters.oversized.fetch_add(1, std::memory_order_relaxed);
-      rte_pktmbuf_free(mbuf);
-      return false;
+  // Fills `out` with the frames that are whole; the others are freed. is_cut(i): mbuf i was captured shorter than it
+  // was.
+  template <class F>
+  std::uint16_t hand_out(std::uint16_t queue, std::span<rte_mbuf* const> mbufs, std::span<Frame> out, F is_cut) {
+    std::uint16_t filled = 0;
+    std::uint64_t bytes = 0;
+    for (std::size_t i = 0; i < mbufs.size(); ++i) {
+      rte_mbuf* const mbuf = mbufs[i];
+      if (is_cut(i) || mbuf->nb_segs != 1) {
+        rte_pktmbuf_free(mbuf);
+        continue;
+      }
+      Frame& frame = out[filled++];
+      frame.data = rte_pktmbuf_mtod(mbuf, const std::uint8_t*);
+      frame.bytes = rte_pktmbuf_data_len(mbuf);
+      frame.wire_bytes = 0;
+      frame.handle = mbuf;
+      bytes += frame.bytes;
     }
-    frame.data = rte_pktmbuf_mtod(mbuf, const std::uint8_t*);
-    frame.bytes = rte_pktmbuf_data_len(mbuf);
-    frame.wire_bytes = 0;
-    frame.handle = mbuf;
-    counters.frames.fetch_add(1, std::memory_order_relaxed);
-    counters.bytes.fetch_add(frame.bytes, std::memory_order_relaxed);
-    return true;
+    counters_[queue].add(filled, bytes, mbufs.size() - filled);
+    return filled;
   }
+  static bool never_cut(std::size_t /*index*/) { return false; }
 
   Device device_;
 
@@ -160,15 +177,14 @@ class DpdkPort : public Port {
   std::string description_;
 };
 
-class AfPacketPort final : public DpdkPort {
+// An interface, or a ring: whatever is there now is taken.
+class LivePort final : public DpdkPort {
  public:
   using DpdkPort::DpdkPort;
   [[nodiscard]] std::uint16_t rx_burst(std::uint16_t queue, std::span<Frame> out) override {
     std::array<rte_mbuf*, kBurst> mbufs;
     const std::uint16_t count = receive(queue, std::span(mbufs).first(std::min(out.size(), mbufs.size())));
-    std::uint16_t filled = 0;
-    for (std::uint16_t i = 0; i < count; ++i) filled += hand_out(queue, mbufs[i], false, out[filled]) ? 1 : 0;
-    return filled;
+    return hand_out(queue, std::span(mbufs).first(count), out, never_cut);
   }
   [[nodiscard]] bool exhausted() const override { return false; }
   [[nodiscard]] bool live() const override { return true; }
@@ -186,12 +202,11 @@ class PcapPort final : public DpdkPort {
     const std::size_t wanted = std::min({out.size(), mbufs.size(), room});
     const std::uint64_t first = received_.load(std::memory_order_relaxed);
     const std::uint16_t count = receive(queue, std::span(mbufs).first(wanted));
-    std::uint16_t filled = 0;
-    for (std::uint16_t i = 0; i < count; ++i) {
+    const std::uint16_t filled = hand_out(queue, std::span(mbufs).first(count), out, [&](std::size_t i) {
       const bool cut = next_cut_ < cut_.size() && cut_[next_cut_] == first + i;
       if (cut) ++next_cut_;
-      filled += hand_out(queue, mbufs[i], cut, out[filled]) ? 1 : 0;
-    }
+      return cut;
+    });
     received_.store(first + count, std::memory_order_release);
     return filled;
   }
@@ -203,6 +218,46 @@ class PcapPort final : public DpdkPort {
   std::vector<std::uint64_t> cut_;  // records captured shorter than on the wire, ascending
   std::size_t next_cut_ = 0;
   std::atomic<std::uint64_t> received_{0};
+};
+
+// The driver's ring leads from its send queue to its receive queue.
+class LoopFeed final : public RingFeed {
+ public:
+  LoopFeed(std::uint16_t port, rte_mempool* pool, std::uint32_t frame_bytes)
+      : port_(port), pool_(pool), frame_bytes_(frame_bytes) {}
+
+  [[nodiscard]] std::size_t offer(std::span<const ByteSpan> frames) override {
+    std::size_t offered = 0;
+    while (offered < frames.size()) {
+      const auto part = frames.subspan(offered, std::min(frames.size() - offered, kBurst));
+      const std::size_t sent = offer_burst(part);
+      offered += sent;
+      if (sent < part.size()) break;
+    }
+    return offered;
+  }
+
+ private:
+  [[nodiscard]] std::size_t offer_burst(std::span<const ByteSpan> frames) {
+    std::array<rte_mbuf*, kBurst> mbufs;
+    std::uint16_t filled = 0;
+    for (const ByteSpan frame : frames) {
+      if (frame.size() > frame_bytes_) break;
+      rte_mbuf* const mbuf = rte_pktmbuf_alloc(pool_);
+      if (mbuf == nullptr) break;
+      std::memcpy(rte_pktmbuf_mtod(mbuf, std::uint8_t*), frame.data(), frame.size());
+      mbuf->data_len = static_cast<std::uint16_t>(frame.size());
+      mbuf->pkt_len = mbuf->data_len;
+      mbufs[filled++] = mbuf;
+    }
+    const std::uint16_t sent = rte_eth_tx_burst(port_, 0, mbufs.data(), filled);
+    if (sent < filled) rte_pktmbuf_free_bulk(&mbufs[sent], filled - sent);
+    return sent;
+  }
+
+  std::uint16_t port_;
+  rte_mempool* pool_;
+  std::uint32_t frame_bytes_;
 };
 
 Result<std::uint32_t> interface_mtu(const std::string& interface) {
@@ -269,9 +324,9 @@ Result<std::unique_ptr<Port>> open_af_packet_port(Eal&, const AfPacketConfig& co
   const auto descriptors = static_cast<std::uint16_t>(512);
   GRADTAP_TRY(
       start_device(device, "net_af_packet", arguments, config.queues, descriptors, 0, config.interface, remedy));
-  return std::make_unique<AfPacketPort>(std::move(device), config.queues,
-                                        fmt::format("af_packet {} ({} queues, slots of {} bytes, {} a queue, MTU {})",
-                                                    config.interface, config.queues, slot, config.ring_frames, *mtu));
+  return std::make_unique<LivePort>(std::move(device), config.queues,
+                                    fmt::format("af_packet {} ({} queues, slots of {} bytes, {} a queue, MTU {})",
+                                                config.interface, config.queues, slot, config.ring_frames, *mtu));
 }
 
 Result<std::unique_ptr<Port>> open_pcap_port(Eal&, const PcapConfig& config) {
@@ -315,6 +370,24 @@ Result<std::unique_ptr<Port>> open_pcap_port(Eal&, const PcapConfig& config) {
   return std::make_unique<PcapPort>(std::move(device),
                                     fmt::format("pcap {} ({} records, {} cut)", config.file, records, cut.size()),
                                     records, std::move(cut));
+}
+
+Result<Ring> open_ring_port(Eal&, const RingConfig& config) {
+  const auto impossible = [](const char* what, std::string expected, std::uint32_t actual) {
+    return fail(ErrorCode::kConfigImpossibleValue, what, "ring", std::move(expected), std::to_string(actual),
+                "correct the port's settings");
+  };
+  if (config.frame_bytes < 64 || config.frame_bytes > 32768)
+    return impossible("frame_bytes is impossible", "64 to 32768", config.frame_bytes);
+  if (config.pool_frames < 64 || config.pool_frames > (1U << 24))
+    return impossible("pool_frames is impossible", "64 to 16777216", config.pool_frames);
+  Device device;
+  GRADTAP_TRY(make_pool(device, config.pool_frames, std::min(config.pool_frames / 4, 256U), config.frame_bytes));
+  GRADTAP_TRY(start_device(device, "net_ring", "", 1, 512, 0, "ring", "check that DPDK's ring driver is installed"));
+  auto feed = std::make_unique<LoopFeed>(device.port, device.pool, config.frame_bytes);
+  auto port = std::make_unique<LivePort>(std::move(device), static_cast<std::uint16_t>(1),
+                                         fmt::format("ring (frames of up to {} bytes)", config.frame_bytes));
+  return Ring{std::move(port), std::move(feed)};
 }
 
 }  // namespace gradtap::dataplane

@@ -1,4 +1,5 @@
-// DPDK ports: a monitor interface (net_af_packet) or a capture file (net_pcap) behind the Port interface.
+// DPDK ports: a monitor interface (net_af_packet), a capture file (net_pcap) or a ring in memory (net_ring) behind the
+// Port interface.
 //
 // Purpose: receive without naming a DPDK type. Ownership: the caller owns the port and closes it before the Eal; frames
 // are mbufs of the port's own pool. Threads: rx_burst of one queue by one thread (which called Eal::register_thread);
@@ -11,8 +12,10 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 
+#include "common/bytes.h"
 #include "common/error.h"
 #include "dataplane/dpdk/eal.h"
 #include "dataplane/port.h"
@@ -35,7 +38,29 @@ struct PcapConfig {
   std::uint32_t pool_frames = 4096;
 };
 
+struct RingConfig {
+  std::uint32_t frame_bytes = 4608;  // the longest frame
+  std::uint32_t pool_frames = 2048;
+};
+
+// The other end of a ring port. Threads: one, registered with the Eal.
+class RingFeed {
+ public:
+  virtual ~RingFeed() = default;
+  // Copies frames into buffers of the pool and passes them to the port, in order. Returns how many: the rest found no
+  // buffer or no room (a ring holds kRingFrames), or is too long.
+  [[nodiscard]] virtual std::size_t offer(std::span<const ByteSpan> frames) = 0;
+};
+inline constexpr std::size_t kRingFrames = 1023;
+
+struct Ring {
+  std::unique_ptr<Port> port;
+  std::unique_ptr<RingFeed> feed;  // ends before the port
+};
+
 [[nodiscard]] Result<std::unique_ptr<Port>> open_af_packet_port(Eal& eal, const AfPacketConfig& config);
 [[nodiscard]] Result<std::unique_ptr<Port>> open_pcap_port(Eal& eal, const PcapConfig& config);
+// Frames that the program itself offers, through a driver all the same: for benchmarks and tests.
+[[nodiscard]] Result<Ring> open_ring_port(Eal& eal, const RingConfig& config);
 
 }  // namespace gradtap::dataplane

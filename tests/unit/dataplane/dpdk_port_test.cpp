@@ -1,6 +1,7 @@
-// The DPDK ports against a capture and against a real (veth) interface.
+// The DPDK ports against a capture, a ring and a real (veth) interface.
 #include "dataplane/dpdk/dpdk_port.h"
 
+#include <array>
 #include <chrono>
 #include <cstring>
 #include <fstream>
@@ -106,6 +107,36 @@ TEST_CASE("pcap port: cut and giant records are counted, never handed out") {
   CHECK(seen == std::vector<int>{0, 2, 5});
   CHECK((*port)->counters().oversized == 3);
   std::filesystem::remove(path);
+}
+
+TEST_CASE("ring port: what is offered comes in order with its bytes; beyond pool and ring nothing is taken") {
+  auto ring = open_ring_port(eal(), {.frame_bytes = 2048, .pool_frames = 600});
+  REQUIRE_MESSAGE(ring.has_value(), (ring ? "" : ring.error().text()));
+  std::vector<std::vector<std::uint8_t>> frames;
+  std::vector<ByteSpan> offered;
+  for (std::size_t i = 0; i < 700; ++i) frames.emplace_back(64 + i, static_cast<std::uint8_t>(i));
+  for (const auto& frame : frames) offered.emplace_back(frame);
+  std::size_t next = 0;
+  for (int round = 0; round < 3; ++round) {  // buffers come back
+    const std::size_t taken = ring->feed->offer(std::span(offered).subspan(next));
+    CHECK(taken > 0);
+    CHECK(taken <= 600);
+    std::array<Frame, 64> burst;
+    std::size_t seen = 0;
+    while (const std::uint16_t count = ring->port->rx_burst(0, burst)) {
+      for (std::uint16_t i = 0; i < count; ++i, ++seen) {
+        REQUIRE(burst[i].bytes == offered[next + seen].size());
+        CHECK(std::memcmp(burst[i].data, offered[next + seen].data(), burst[i].bytes) == 0);
+      }
+      ring->port->release(std::span(burst).first(count));
+    }
+    CHECK(seen == taken);
+    next = (next + taken) % 600;
+  }
+  const std::vector<std::uint8_t> long_frame(2049);
+  const std::array<ByteSpan, 1> too_long{ByteSpan(long_frame)};
+  CHECK(ring->feed->offer(too_long) == 0);
+  CHECK(open_ring_port(eal(), {.pool_frames = 1}).error().code == ErrorCode::kConfigImpossibleValue);
 }
 
 TEST_CASE("ports that cannot be opened say why") {
