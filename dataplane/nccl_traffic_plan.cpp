@@ -437,8 +437,10 @@ void parse_flow(const SurveyedFlow& flow, std::vector<NcclPattern> patterns, Pla
 
 // Whether the n-th operations of all connections of one job are the same one. No rank ends an operation before every
 // rank has begun it on every channel, so on the wire all begin the n-th before any begins the next. Where the
-// connections do not show equally many (the capture ends), the n-th must also overlap everywhere.
-bool lines_up(const NcclSurvey& survey, const NcclTrafficPlan& plan, std::uint32_t bucket, std::uint32_t group) {
+// connections do not show equally many (the capture ends), the n-th must also overlap everywhere, and those that not
+// all show are not proven. Returns how many are.
+std::uint64_t operations_that_line_up(const NcclSurvey& survey, const NcclTrafficPlan& plan, std::uint32_t bucket,
+                                      std::uint32_t group) {
   constexpr std::uint64_t kNever = ~std::uint64_t{0};
   struct Spread {
     std::uint64_t first_begin = kNever, last_begin = 0, first_end = kNever;
@@ -475,11 +477,11 @@ bool lines_up(const NcclSurvey& survey, const NcclTrafficPlan& plan, std::uint32
   std::uint64_t begun = 0;
   for (const auto& [occurrence, spread] : operations) {
     if (spread.first_begin == kNever) continue;
-    if (spread.first_begin < begun) return false;
-    if (counts.size() > 1 && occurrence <= *counts.begin() && spread.last_begin > spread.first_end) return false;
+    if (spread.first_begin < begun) return 0;
+    if (counts.size() > 1 && occurrence <= *counts.begin() && spread.last_begin > spread.first_end) return 0;
     begun = std::max(begun, spread.last_begin);
   }
-  return true;
+  return counts.size() > 1 ? *counts.begin() : kNever;
 }
 
 std::optional<std::uint32_t> dtype_bytes(std::string_view dtype) {
@@ -585,13 +587,15 @@ NcclTrafficPlan plan_nccl_traffic(const NcclSurvey& survey, std::span<const Nccl
   for (std::uint32_t b = 0; b < plan.buckets.size(); ++b) {
     if (!plan.buckets[b].schedule) continue;
     for (const std::uint32_t group : group_numbers) {
-      if (lines_up(survey, plan, b, group)) continue;
-      plan.buckets[b].reason = "operations with messages of the same lengths are between them: not told apart";
+      const std::uint64_t proven = operations_that_line_up(survey, plan, b, group);
+      if (proven == 0)
+        plan.buckets[b].reason = "operations with messages of the same lengths are between them: not told apart";
       for (PlannedFlow& flow : plan.flows) {
         if (flow.kind != PlannedFlow::Kind::kRing || flow.group != group) continue;
         for (NcclStep& step : flow.steps)
-          if (step.pattern == b) step.pattern = PlannedFlow::kForeign;
-        std::erase_if(flow.lost_steps, [&](const NcclStep& step) { return step.pattern == b; });
+          if (step.pattern == b && step.occurrence > proven) step.pattern = PlannedFlow::kForeign;
+        std::erase_if(flow.lost_steps,
+                      [&](const NcclStep& step) { return step.pattern == b && step.occurrence > proven; });
       }
     }
   }
