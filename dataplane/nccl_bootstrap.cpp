@@ -81,18 +81,20 @@ void NcclBootstrap::segment(const FrameView& view) {
   }
 }
 
+// The listener's answer has no hello.
+bool NcclBootstrap::read_answer(Half& exchange, Stream& stream) {
+  if (exchange.listener || stream.over || !stream.have.contains(0, 1)) return false;
+  const ByteSpan whole = ByteSpan(stream.bytes).first(stream.have.ranges().front().end);
+  if (whole.size() != kNcclOldQpInfoBytes && whole.size() != kNcclQpInfoBytes) return false;
+  exchange.listener = read_nccl_qp_info(whole);
+  stream.over = exchange.listener.has_value();
+  return stream.over;
+}
+
 void NcclBootstrap::read(const StreamName& name, Stream& stream) {
   const ByteSpan whole = ByteSpan(stream.bytes).first(stream.have.ranges().front().end);
   const StreamName reversed{name.second, name.first};
-  const auto half = halves_.find(reversed);
-  if (half != halves_.end() && !half->second.listener) {  // the listener's answer has no hello
-    for (const std::size_t size : {kNcclOldQpInfoBytes, kNcclQpInfoBytes}) {
-      if (whole.size() != size) continue;
-      half->second.listener = read_nccl_qp_info(whole);
-      stream.over = half->second.listener.has_value();
-      if (stream.over) return;
-    }
-  }
+  if (const auto half = halves_.find(reversed); half != halves_.end() && read_answer(half->second, stream)) return;
   if (whole.size() < kHelloBytes) return;
   const auto magic = load_le<std::uint64_t>(whole.data());
   const auto kind = load_le<std::uint32_t>(&whole[8]);
@@ -109,9 +111,8 @@ void NcclBootstrap::read(const StreamName& name, Stream& stream) {
       stream.over = exchange.connector.has_value() && size == kNcclQpInfoBytes;
     }
     // What came the other way before may be the answer.
-    if (const auto answer = streams_.find(reversed);
-        answer != streams_.end() && !answer->second.over && answer->second.have.contains(0, 1) && !exchange.listener)
-      read(reversed, answer->second);
+    if (const auto answer = streams_.find(reversed); answer != streams_.end() && &answer->second != &stream)
+      (void)read_answer(exchange, answer->second);
     return;
   }
   if (kind == kBootstrapSocket) {

@@ -91,6 +91,7 @@ class NcclBootstrap {
   };
 
   void read(const StreamName& name, Stream& stream);
+  [[nodiscard]] static bool read_answer(Half& exchange, Stream& stream);
   void read_records(std::uint64_t comm, ByteSpan records, bool& over);
   void read_handles(std::uint64_t comm, std::uint32_t rank, std::uint32_t tag, ByteSpan entries);
 
