@@ -49,7 +49,7 @@ void NcclComm::set_sizes(const SizeTable& sizes) {
 
 // A connection is numbered once its neighbours have had time to appear.
 void NcclComm::number_channels(std::vector<NcclConnection*>& edge) {
-  const std::uint64_t grace_ns = config_.grace_ms * 1'000'000;
+  const std::uint64_t grace_ns = config_.channel_grace_ms * 1'000'000;
   bool open = false;
   for (const NcclConnection* const connection : edge) {
     if (connection->attached_to(*this)) continue;

@@ -24,7 +24,9 @@ namespace gradtap::dataplane {
 
 struct NcclCommConfig {
   NcclTuning tuning;
-  std::uint64_t grace_ms = 20;
+  std::uint64_t grace_ms = 20;  // that an edge may be late to an operation
+  std::uint64_t channel_grace_ms =
+      100;  // that a connection's neighbours have to appear, one with its first packet lost too
   std::size_t max_open = 65536;
 };
 

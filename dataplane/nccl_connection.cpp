@@ -97,6 +97,9 @@ void NcclConnection::piece(const RocePiece& piece) {
     ++emission_.counters->late_pieces;
     return;
   }
+  newest_ = std::max(newest_, piece.message);
+  message->seen_end = std::max(message->seen_end, piece.offset_bytes + piece.bytes);
+  if (piece.offset_bytes == 0 && !piece.provisional) message->begin_psn = piece.psn;
   // A message that begins where the one before ended needs no further proof of its place in the order.
   if (message->stage == Stage::kNew && piece.offset_bytes == 0 && piece.message_bytes > 0 && !piece.provisional &&
       piece.psn == next_psn_) {
@@ -116,8 +119,22 @@ void NcclConnection::message(const RoceMessage& extent) {
   Message* const message = open(extent.number);
   if (message == nullptr) return;
   message->extent = extent;
+  message->told = true;
   next_psn_ = extent.psns.end;
-  if (message->stage == Stage::kNew) announce(*message);
+  if (message->stage == Stage::kNew)
+    announce(*message);
+  else if (comm_ != nullptr && extent.number == last_announced_)
+    parse_.ended(extent);
+}
+
+void NcclConnection::flush() {
+  Message* const message = find(newest_);
+  if (comm_ == nullptr || message == nullptr || message->stage != Stage::kNew || message->begin_psn != next_psn_)
+    return;
+  if (!parse_.expects(message->seen_end)) return;
+  message->extent.number = message->number;
+  message->extent.bytes = message->seen_end;
+  announce(*message);
 }
 
 void NcclConnection::lost(const PsnRange& psns) {
@@ -133,6 +150,7 @@ void NcclConnection::lost(const PsnRange& psns) {
 
 void NcclConnection::announce(Message& message) {
   message.stage = Stage::kAnnounced;
+  last_announced_ = message.number;
   ++emission_.counters->messages;
   Entry entry;
   entry.number = message.number;
@@ -152,7 +170,7 @@ void NcclConnection::give_to_parse(const Entry& entry) {
     const Message* const message = find(entry.number);
     if (message == nullptr) return;
     unlabelled_.push_back(entry.number);
-    parse_.message(message->extent);
+    parse_.message(message->extent, message->told);
   }
   take_labels();
 }

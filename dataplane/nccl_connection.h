@@ -70,6 +70,9 @@ class NcclConnection final : public RoceSink {
   [[nodiscard]] bool attached_to(const NcclComm& comm) const { return comm_ == &comm; }
   // The communicator knows more: gives out what waited for it.
   void settle();
+  // Nothing that is missing will come: a message whose end would be told by an immediate that is lost, or by what
+  // follows it, is taken as it is if that is what operations have next.
+  void flush();
 
   [[nodiscard]] std::uint32_t flow() const { return flow_; }
   [[nodiscard]] std::uint16_t source_rank() const { return source_rank_; }
@@ -94,6 +97,9 @@ class NcclConnection final : public RoceSink {
   struct Message {
     std::uint64_t number = ~std::uint64_t{0};
     Stage stage = Stage::kNew;
+    bool told = false;  // how it ended is known
+    std::optional<std::uint64_t> begin_psn;
+    std::uint64_t seen_end = 0;  // bytes up to the last that was seen
     RoceMessage extent;
     NcclLabel label;
     std::uint32_t tag = 0;   // when placed
@@ -146,7 +152,9 @@ class NcclConnection final : public RoceSink {
       mapped_;  // the communicator's numbers of this connection's all-reduces from mapped_base_ on
   std::uint64_t mapped_base_ = 0;
   std::uint64_t next_mapped_ = 0;  // the next one of the communicator to look at
-  std::uint64_t next_psn_ = 0;     // behind what was told last
+  std::uint64_t newest_ = 0;
+  std::uint64_t last_announced_ = ~std::uint64_t{0};
+  std::uint64_t next_psn_ = 0;  // behind what was told last
   std::size_t kept_bytes_ = 0;
   std::uint64_t stream_bytes_ = 0;
   bool lost_counted_ = false;

@@ -25,7 +25,10 @@ class NcclDecoder::Flow final : public RoceSink {
     if (connection_) connection_->message(message);
   }
   void lost(const PsnRange& psns) override {
-    if (connection_) connection_->lost(psns);
+    if (connection_)
+      connection_->lost(psns);
+    else if (!control_)
+      lost_first_.push_back(psns);
   }
   void keep(const OwnedBytes& bytes) override { decoder_.emission_.sink->keep(bytes); }
 
@@ -53,6 +56,8 @@ class NcclDecoder::Flow final : public RoceSink {
     connection_ = std::make_unique<NcclConnection>(decoder_.config_.connection, decoder_.emission_, id_, source_rank_,
                                                    target_rank_, target_qp_);
     ++decoder_.counters_.connections;
+    for (const PsnRange& psns : lost_first_) connection_->lost(psns);
+    lost_first_.clear();
     if (!ended_) decoder_.comm_->add(*connection_);
   }
 
@@ -62,6 +67,7 @@ class NcclDecoder::Flow final : public RoceSink {
   std::uint16_t target_rank_;
   std::uint32_t target_qp_;
   std::unique_ptr<NcclConnection> connection_;
+  std::vector<PsnRange> lost_first_;  // before it was known what this flow is
   bool control_ = false;
   bool ended_ = false;
 };
@@ -217,6 +223,8 @@ void NcclDecoder::tick(SegmentSink& sink) {
 void NcclDecoder::flush_holes(SegmentSink& sink) {
   begin(sink);
   table_.flush_holes(emission_.now_ns, counters_.frames);
+  for (const auto& flow : flows_)
+    if (NcclConnection* const connection = flow->connection()) connection->flush();
   comm_->tick();
   end();
 }

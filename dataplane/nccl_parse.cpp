@@ -30,25 +30,55 @@ void NcclParse::restart(std::uint64_t all_reduces, std::uint64_t foreign) {
   since_boundary_.clear();
   labelled_ = 0;
   waiting_ = 0;
-  lost_ = false;
+  lost_ = filled_ = false;
 }
 
-std::uint64_t NcclParse::packets(std::uint64_t bytes) const {
-  if (bytes == 0) return 1;
-  const std::uint64_t data = packet_bytes_ == 0 ? 1 : (bytes + packet_bytes_ - 1) / packet_bytes_;
-  return data + (splits_ && bytes > kNcclSplitBytes ? 1 : 0);
+std::vector<std::uint64_t> NcclParse::packets(std::uint64_t bytes) const {
+  if (bytes == 0) return {1};
+  std::vector<std::uint64_t> counts;
+  const auto add = [&](std::uint64_t packet_bytes) {
+    const std::uint64_t data = (bytes + packet_bytes - 1) / packet_bytes;
+    if (bytes <= kNcclSplitBytes || !splits_.value_or(false)) counts.push_back(data);
+    if (bytes > kNcclSplitBytes && splits_.value_or(true)) counts.push_back(data + 1);
+  };
+  if (packet_bytes_ != 0)
+    add(packet_bytes_);
+  else
+    for (const std::uint64_t path_mtu : {256, 512, 1024, 2048, 4096}) add(path_mtu);
+  std::sort(counts.begin(), counts.end());
+  counts.erase(std::unique(counts.begin(), counts.end()), counts.end());
+  return counts;
 }
 
-void NcclParse::message(const RoceMessage& message) {
+void NcclParse::learn(const RoceMessage& message) {
   if (message.bytes > message.packet_bytes) packet_bytes_ = std::max(packet_bytes_, message.packet_bytes);
-  if (message.bytes > kNcclSplitBytes && message.split) splits_ = true;
+  if (message.bytes > kNcclSplitBytes && message.immediate_seen) splits_ = message.split;
+}
+
+bool NcclParse::unclosed(const RoceMessage& message) const {
+  if (message.awaits_immediate) return true;
+  return !message.immediate_seen && !message.open_ended && message.bytes > kNcclSplitBytes && splits_.value_or(false);
+}
+
+void NcclParse::message(const RoceMessage& message, bool whole) {
+  learn(message);
   Item item;
   item.bytes = message.bytes;
   item.at_least = message.open_ended;
   item.anything = message.head_uncertain;
   item.never = message.foreign || message.immediate_mismatch;
+  item.unclosed = whole && unclosed(message);
+  item.packet_bytes = message.packet_bytes;
+  item.headless = whole && message.address == 0 && message.bytes > 0;
   ++waiting_;
   add(item);
+}
+
+void NcclParse::ended(const RoceMessage& message) {
+  learn(message);
+  if (lost_ || !unclosed(message)) return;
+  for (Reading& reading : readings_) reading.owed_psns = 1;
+  boundary_.owed_psns = since_boundary_.empty() ? 1 : 0;
 }
 
 void NcclParse::hole(const PsnRange& psns) {
@@ -66,11 +96,21 @@ bool NcclParse::fits(const Item& item, const NcclPattern& pattern, std::uint64_t
   return item.at_least ? item.bytes > 0 && item.bytes <= bytes : item.bytes == bytes;
 }
 
+// PSNs behind the message that are its own, if it had this length: what they may be, ascending.
+std::vector<std::uint64_t> NcclParse::owed(const Item& item, std::uint64_t bytes) {
+  if (item.at_least && item.packet_bytes != 0 && bytes >= item.bytes) {
+    const std::uint64_t rest = (bytes - item.bytes + item.packet_bytes - 1) / item.packet_bytes;
+    return {rest, rest + 1};  // the immediate with the last of them, or behind
+  }
+  return {item.unclosed ? std::uint64_t{1} : 0};
+}
+
 // `from` has its next message of `pattern` behind it.
 void NcclParse::take_message(const Reading& from, std::size_t pattern, std::uint64_t index,
                              std::vector<Reading>& to) const {
   Reading reading = from;
   reading.foreign_goes_on = false;
+  reading.owed_psns = 0;
   reading.pattern = pattern;
   reading.next = index + 1;
   if (index == 0) reading.taken.push_back({reading.all_reduces, {patterns_[pattern].id()}});
@@ -90,12 +130,13 @@ void NcclParse::fill_hole(const Reading& from, std::uint64_t psns, std::size_t& 
     return;
   }
   const auto through = [&](std::size_t pattern, std::uint64_t index) {
-    const std::uint64_t needed = packets(patterns_[pattern].wire_bytes(index));
-    if (needed > psns || budget == 0) return;
-    --budget;
     std::vector<Reading> taken;
     take_message(from, pattern, index, taken);
-    fill_hole(taken.front(), psns - needed, budget, to);
+    for (const std::uint64_t needed : packets(patterns_[pattern].wire_bytes(index))) {
+      if (needed > psns || budget == 0) return;
+      --budget;
+      fill_hole(taken.front(), psns - needed, budget, to);
+    }
   };
   if (from.pattern != kBetween) {
     through(from.pattern, from.next);
@@ -109,6 +150,7 @@ NcclParse::Reading NcclParse::as_foreign(const Reading& from, const Item& item) 
   // A message that fills its slot is followed by the rest of the same operation.
   if (!from.foreign_goes_on) ++reading.foreign;
   reading.foreign_goes_on = item.bytes == kNcclLlSlotBytes;
+  reading.owed_psns = owed(item, item.bytes).front();
   NcclLabel label;
   label.all_reduces = reading.all_reduces;
   label.foreign = reading.foreign;
@@ -139,9 +181,13 @@ void NcclParse::step(const Item& item) {
   std::size_t budget = kHoleSteps;
   for (const Reading& reading : readings_) {
     if (item.hole) {
-      fill_hole(reading, item.psns, budget, next);
+      if (reading.owed_psns > item.psns) continue;
+      Reading from = reading;
+      from.owed_psns = 0;
+      fill_hole(from, item.psns - reading.owed_psns, budget, next);
       continue;
     }
+    if (reading.owed_psns > 0) continue;  // the hole that it needs is not there
     const auto through = [&](std::size_t pattern, std::uint64_t index) {
       if (!fits(item, patterns_[pattern], index)) return;
       const NcclMessage place =
@@ -154,8 +200,11 @@ void NcclParse::step(const Item& item) {
       label.data_bytes = (place.end - place.begin) * patterns_[pattern].schedule()->op().element_bytes;
       label.phase = place.phase;
       label.lines = patterns_[pattern].line_based();
-      take_message(reading, pattern, index, next);
-      next.back().labels.push_back(label);
+      for (const std::uint64_t owed_psns : owed(item, patterns_[pattern].wire_bytes(index))) {
+        take_message(reading, pattern, index, next);
+        next.back().owed_psns = owed_psns;
+        next.back().labels.push_back(label);
+      }
     };
     if (reading.pattern != kBetween) {
       through(reading.pattern, reading.next);
@@ -165,7 +214,7 @@ void NcclParse::step(const Item& item) {
   }
   if (next.empty() && !item.hole) {
     for (const Reading& reading : readings_)
-      if (reading.pattern == kBetween) next.push_back(as_foreign(reading, item));
+      if (reading.pattern == kBetween && reading.owed_psns == 0) next.push_back(as_foreign(reading, item));
   }
   if (next.empty()) {
     if (item.hole || since_boundary_.size() < 2) {
@@ -176,6 +225,7 @@ void NcclParse::step(const Item& item) {
     reread_as_foreign();
     return;
   }
+  filled_ = filled_ || item.hole || item.headless;
   readings_.clear();
   for (Reading& reading : next) {
     const auto same = std::find_if(readings_.begin(), readings_.end(),
@@ -189,8 +239,8 @@ void NcclParse::step(const Item& item) {
 
 bool NcclParse::Reading::same_place(const Reading& other) const {
   return all_reduces == other.all_reduces && foreign == other.foreign && pattern == other.pattern &&
-         next == other.next && foreign_goes_on == other.foreign_goes_on && labels == other.labels &&
-         taken.size() == other.taken.size();
+         next == other.next && owed_psns == other.owed_psns && foreign_goes_on == other.foreign_goes_on &&
+         labels == other.labels && taken.size() == other.taken.size();
 }
 
 // What looked the same up to here may have been any of both.
@@ -211,7 +261,8 @@ void NcclParse::reread_as_foreign() {
   since_boundary_.clear();
   Reading reading = boundary_;
   reading.labels.clear();
-  if (items.front().hole || rereads_here_ > config_.max_rereads) {
+  // With a hole filled in between, the filling may as well have been wrong.
+  if (filled_ || rereads_here_ > config_.max_rereads) {
     lost_ = true;
     for (; waiting_ > 0; --waiting_) ready_.push_back({});
     return;
@@ -314,6 +365,15 @@ std::pair<std::uint64_t, std::uint64_t> NcclParse::undecided() const {
   for (const Reading& reading : readings_)
     end = std::max(end, reading.all_reduces + (reading.pattern == kBetween ? 0 : 1));
   return {boundary_.all_reduces, end};
+}
+
+bool NcclParse::expects(std::uint64_t bytes) const {
+  if (lost_) return false;
+  return std::any_of(readings_.begin(), readings_.end(), [&](const Reading& reading) {
+    if (reading.pattern != kBetween) return patterns_[reading.pattern].wire_bytes(reading.next) == bytes;
+    return std::any_of(patterns_.begin(), patterns_.end(),
+                       [&](const NcclPattern& pattern) { return pattern.wire_bytes(0) == bytes; });
+  });
 }
 
 bool NcclParse::at_boundary() const {

@@ -49,7 +49,10 @@ class NcclParse {
   // Forgets what it has read: an operation begins with the next message.
   void restart(std::uint64_t all_reduces, std::uint64_t foreign);
 
-  void message(const RoceMessage& message);
+  // `whole`: it is known how it ended; otherwise ended() says so.
+  void message(const RoceMessage& message, bool whole = true);
+  // More about the last message, which was given by its first packet: how it ended, before anything that follows it.
+  void ended(const RoceMessage& message);
   void hole(const PsnRange& psns);
 
   // Labels of messages in the order in which they were given, each once; nothing while readings differ.
@@ -62,6 +65,8 @@ class NcclParse {
   // Numbers of the all-reduces on which readings may still differ: [first, second).
   [[nodiscard]] std::pair<std::uint64_t, std::uint64_t> undecided() const;
 
+  // Whether some reading has a message of this length next.
+  [[nodiscard]] bool expects(std::uint64_t bytes) const;
   [[nodiscard]] bool at_boundary() const;
   [[nodiscard]] bool lost() const { return lost_; }
   [[nodiscard]] std::uint64_t reread() const { return reread_; }
@@ -75,6 +80,9 @@ class NcclParse {
     bool at_least = false;  // more of it may have been lost
     bool anything = false;  // its length is not known
     bool never = false;     // certainly of no all-reduce
+    bool unclosed = false;  // its immediate, apart from the data, was not seen: it is in the hole that follows
+    bool headless = false;  // where it begins was concluded, not seen
+    std::uint32_t packet_bytes = 0;
     std::uint64_t psns = 0;
   };
   struct Taken {
@@ -86,6 +94,7 @@ class NcclParse {
     std::uint64_t foreign = 0;
     std::size_t pattern = kBetween;  // index in patterns_
     std::uint64_t next = 0;          // message of the pattern
+    std::uint64_t owed_psns = 0;     // the first of the hole that follows: the rest of the last message
     bool foreign_goes_on = false;    // the last message was a full slot of something foreign
     std::vector<NcclLabel> labels;   // of the messages that are not labelled yet
     std::vector<Taken> taken;        // all-reduces since readings stood between two operations
@@ -96,9 +105,13 @@ class NcclParse {
   void add(const Item& item);
   void step(const Item& item);
   [[nodiscard]] bool fits(const Item& item, const NcclPattern& pattern, std::uint64_t index) const;
+  void learn(const RoceMessage& message);
+  [[nodiscard]] bool unclosed(const RoceMessage& message) const;
+  [[nodiscard]] static std::vector<std::uint64_t> owed(const Item& item, std::uint64_t bytes);
   void take_message(const Reading& from, std::size_t pattern, std::uint64_t index, std::vector<Reading>& to) const;
   void fill_hole(const Reading& from, std::uint64_t psns, std::size_t& budget, std::vector<Reading>& to) const;
-  [[nodiscard]] std::uint64_t packets(std::uint64_t bytes) const;
+  // How many packets a message of this length may have been, as far as is known of the connection; ascending.
+  [[nodiscard]] std::vector<std::uint64_t> packets(std::uint64_t bytes) const;
   [[nodiscard]] static Reading as_foreign(const Reading& from, const Item& item);
   void reread_as_foreign();
   void lose(const Item& item);
@@ -115,7 +128,8 @@ class NcclParse {
   std::deque<Taken> decided_;         // before the boundary, the newest
   std::size_t waiting_ = 0;
   std::uint32_t packet_bytes_ = 0;
-  bool splits_ = false;
+  std::optional<bool> splits_;  // long messages have their immediate apart
+  bool filled_ = false;         // a hole was filled, or a message's beginning, since readings agreed on a place
   bool lost_ = false;
   std::uint64_t reread_ = 0;
   std::uint64_t rereads_here_ = 0;

@@ -527,14 +527,26 @@ bool RoceFlow::place_by_beginning(const Ending& ending, std::uint64_t stop, Roce
   if (first->first != next_ + 1 || first->second.frame.meaning.ends || !is_path_mtu(ending.middle_bytes)) return false;
   const std::uint64_t begin = next_;
   std::uint64_t end = ending.last + 1;
-  if (!ending.ended) end = std::prev(store_.lower_bound(stop))->first + 1;
+  bool ended = ending.ended;
+  if (ending.found) {
+    const std::uint64_t bytes = (end - begin - 1) * ending.middle_bytes + ending.last_bytes;
+    if (bytes != ending.immediate && bytes != other_order(ending.immediate)) {
+      // Another message ends there: a hole of two packets or more hides the end of this one and the beginning of that.
+      ended = false;
+      end = first->first + 1;
+      for (auto at = std::next(first); at != store_.end() && at->first <= end + 1; ++at) end = at->first + 1;
+      if (end > ending.last) return false;
+    }
+  } else if (!ended) {
+    end = std::prev(store_.lower_bound(stop))->first + 1;
+  }
   if (end - begin > config_.max_message_bytes / ending.middle_bytes) return false;
   Extent& extent = open(begin, context);
   extent.address_known = false;
-  extent.end_known = ending.ended;
+  extent.end_known = ended;
   extent.message.packet_bytes = mtu_bytes_ = ending.middle_bytes;
   extent.message.bytes = (end - begin) * ending.middle_bytes;
-  if (ending.ended) extent.message.bytes -= ending.middle_bytes - ending.last_bytes;
+  if (ended) extent.message.bytes -= ending.middle_bytes - ending.last_bytes;
   extent.message.psns.end = extent.data_end = next_ = end;
   ++context.counters.recovered_firsts;
   return true;
@@ -549,8 +561,13 @@ bool RoceFlow::place_by_ending(const Ending& ending, std::uint32_t bytes, RoceFl
   if (!is_path_mtu(packet_bytes)) return false;
   const std::uint64_t count = packets_of(bytes, static_cast<std::uint32_t>(packet_bytes));
   if (bytes - (count - 1) * packet_bytes != ending.last_bytes) return false;
-  if (count > ending.last + 1 || ending.last + 1 - count < next_ || ending.last + 1 - count >= first) return false;
+  if (count > ending.last + 1 || ending.last + 1 - count < next_) return false;
   const std::uint64_t begin = ending.last + 1 - count;
+  if (store_.contains(begin)) return false;  // what waits there begins nothing
+  while (store_.begin()->first < begin) {    // of a message before, of which neither end was seen
+    ++context.counters.unplaceable;
+    drop(store_.begin());
+  }
   if (begin > next_) skip_to(begin, context);
   Extent& extent = open(begin, context);
   extent.address_known = false;

@@ -29,6 +29,7 @@ struct Wire {
     RoceMessage message;
     message.number = number++;
     message.bytes = bytes;
+    message.address = 0x1000;
     message.packet_bytes = 1024;
     message.immediate_seen = true;
     parse.message(message);
