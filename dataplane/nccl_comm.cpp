@@ -48,8 +48,9 @@ void NcclComm::set_sizes(const SizeTable& sizes) {
 }
 
 // A connection is numbered once its neighbours have had time to appear.
-void NcclComm::number_channels(std::vector<NcclConnection*>& edge) {
-  const std::uint64_t grace_ns = config_.channel_grace_ms * 1'000'000;
+void NcclComm::number_channels(std::vector<NcclConnection*>& edge, std::size_t fullest) {
+  const std::uint64_t grace_ms = edge.size() < fullest ? config_.uneven_grace_ms : config_.channel_grace_ms;
+  const std::uint64_t grace_ns = grace_ms * 1'000'000;
   bool open = false;
   for (const NcclConnection* const connection : edge) {
     if (connection->attached_to(*this)) continue;
@@ -75,8 +76,12 @@ void NcclComm::number_channels(std::vector<NcclConnection*>& edge) {
 }
 
 void NcclComm::tick() {
-  if (!schedules_.empty())
-    for (auto& edge : edges_) number_channels(edge);
+  if (!schedules_.empty()) {
+    std::size_t fullest = 0;
+    for (const auto& edge : edges_) fullest = std::max(fullest, edge.size());
+    fullest = std::min<std::size_t>(fullest, config_.tuning.channels);
+    for (auto& edge : edges_) number_channels(edge, fullest);
+  }
   number_operations();
 }
 

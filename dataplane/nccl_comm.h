@@ -27,6 +27,8 @@ struct NcclCommConfig {
   std::uint64_t grace_ms = 20;  // that an edge may be late to an operation
   std::uint64_t channel_grace_ms =
       100;  // that a connection's neighbours have to appear, one with its first packet lost too
+  // That an edge waits which shows fewer connections than another: each channel has one on every edge.
+  std::uint64_t uneven_grace_ms = 2000;
   std::size_t max_open = 65536;
 };
 
@@ -67,7 +69,7 @@ class NcclComm {
     std::uint32_t tag = 0;
   };
   [[nodiscard]] std::vector<NcclPattern> patterns_on(std::uint32_t source, std::uint32_t channel) const;
-  void number_channels(std::vector<NcclConnection*>& edge);
+  void number_channels(std::vector<NcclConnection*>& edge, std::size_t fullest);
   void number_operations();
   [[nodiscard]] AllReduce* at(std::uint64_t a);
   void name_others(std::uint32_t first, std::uint32_t end);

@@ -5,7 +5,8 @@ format      clang-format-19 changes nothing
 python      every Python file parses as Python 3.9
 headers     every header compiles alone
 tidy        clang-tidy-19 on every floor
-sanitizers  the unit and property tests under AddressSanitizer and UndefinedBehaviorSanitizer
+sanitizers  the unit and property tests under AddressSanitizer and UndefinedBehaviorSanitizer, all but those of the next
+actors      the unit tests of actors and programs under the same
 tsan        the same under ThreadSanitizer
 fuzz        each fuzz target for FUZZ_SECONDS (default 20), with the sanitizers
 """
@@ -137,14 +138,24 @@ def check_tidy():
         lambda p: ["clang-tidy-19", "-p", "build-check", "--quiet", "--warnings-as-errors=*", p], paths)
 
 
-def under(preset):
+ACTORS = {"unit_actors", "unit_apps"}  # what takes long to compile
+
+
+def test_programs():
+    """Names of the doctest programs, as tests/CMakeLists.txt makes them from the folders."""
+    return {"%s_%s" % (kind, floor) for kind in ("unit", "property")
+            for floor in os.listdir(os.path.join(ROOT, "tests", kind))
+            if any(n.endswith("_test.cpp") for n in os.listdir(os.path.join(ROOT, "tests", kind, floor)))}
+
+
+def under(preset, actors):
     def check():
-        for command in (["cmake", "--preset", preset], ["cmake", "--build", "--preset", preset]):
+        programs = sorted(test_programs() & ACTORS if actors else test_programs() - ACTORS)
+        for command in (["cmake", "--preset", preset], ["cmake", "--build", "--preset", preset, "--target"] + programs):
             done = quiet(command)
             if done.returncode != 0:
                 return 0, [" ".join(command) + "\n" + (done.stdout + done.stderr)[-6000:]]
         folder = os.path.join(ROOT, "build-" + preset, "bin")
-        programs = sorted(p for p in os.listdir(folder) if p.startswith(("unit_", "property_")))
         environment = dict(os.environ, ASAN_OPTIONS="detect_leaks=1:abort_on_error=0",
                            UBSAN_OPTIONS="print_stacktrace=1:halt_on_error=1", TSAN_OPTIONS="halt_on_error=1")
         bad = [] if programs else ["no unit_* program was built"]
@@ -183,7 +194,8 @@ def check_fuzz():
 
 
 CHECKS = {"format": check_format, "python": check_python, "headers": check_headers, "tidy": check_tidy,
-          "sanitizers": under("asan"), "tsan": under("tsan"), "fuzz": check_fuzz}
+          "sanitizers": under("asan", False), "actors": under("asan", True), "tsan": under("tsan", False),
+          "fuzz": check_fuzz}
 
 
 def main():

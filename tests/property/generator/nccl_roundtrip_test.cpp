@@ -4,7 +4,7 @@
 // What can be known is computed from the generator's own notes: a byte is there if a frame that carries it in final
 // form was delivered on any link.
 #include <algorithm>
-#include <array>
+#include <cstdlib>
 #include <map>
 #include <memory>
 #include <string>
@@ -93,15 +93,15 @@ void check_case(const FabricCase& c, Totals& totals) {
     decoder.decode(burst, assembler);
     clock.advance_ns(10'000);
   }
-  for (int i = 0; i < 20; ++i) {
-    clock.advance_ms(10);
-    decoder.tick(assembler);
-  }
+  const auto rest = [&] {  // longer than an edge waits that shows fewer connections than another
+    for (int i = 0; i < 30; ++i) {
+      clock.advance_ms(100);
+      decoder.tick(assembler);
+    }
+  };
+  rest();
   decoder.flush_holes(assembler);
-  for (int i = 0; i < 20; ++i) {
-    clock.advance_ms(10);
-    decoder.tick(assembler);
-  }
+  rest();
 
   CHECK(assembler.counters.conflicts == 0);
   CHECK(assembler.ops.size() <= c.ops);
@@ -143,13 +143,17 @@ void check_case(const FabricCase& c, Totals& totals) {
 
 namespace {
 
-constexpr std::uint64_t kCases = 520;
+// GRADTAP_CASES asks for more of them.
+std::uint64_t cases() {
+  const char* const asked = std::getenv("GRADTAP_CASES");
+  return std::max<std::uint64_t>(520, asked == nullptr ? 0 : std::strtoull(asked, nullptr, 10));
+}
 
 }  // namespace
 
 TEST_CASE("NCCL round trip: vectors are equal, or their holes are what the mirror lost on every link") {
   Totals totals;
-  for (std::uint64_t number = 0; number < kCases; ++number) check_case(testing::draw_case(number), totals);
+  for (std::uint64_t number = 0; number < cases(); ++number) check_case(testing::draw_case(number), totals);
   MESSAGE(totals.complete << " complete vectors, " << totals.with_holes << " with holes of " << totals.hole_bytes
                           << " bytes in all");
   CHECK(totals.complete > 900);
