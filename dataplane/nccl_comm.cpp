@@ -6,6 +6,7 @@
 namespace gradtap::dataplane {
 namespace {
 
+constexpr std::uint64_t kNumberingEveryNs = 5'000'000;
 constexpr std::size_t kRemembered = 4096;    // all-reduces that are over
 constexpr std::uint32_t kOthersNamed = 256;  // at once, the newest
 
@@ -48,9 +49,8 @@ void NcclComm::set_sizes(const SizeTable& sizes) {
 }
 
 // A connection is numbered once its neighbours have had time to appear.
-void NcclComm::number_channels(std::vector<NcclConnection*>& edge, std::size_t fullest) {
-  const std::uint64_t grace_ms = edge.size() < fullest ? config_.uneven_grace_ms : config_.channel_grace_ms;
-  const std::uint64_t grace_ns = grace_ms * 1'000'000;
+void NcclComm::number_channels(std::vector<NcclConnection*>& edge) {
+  const std::uint64_t grace_ns = config_.channel_grace_ms * 1'000'000;
   bool open = false;
   for (const NcclConnection* const connection : edge) {
     if (connection->attached_to(*this)) continue;
@@ -75,17 +75,39 @@ void NcclComm::number_channels(std::vector<NcclConnection*>& edge, std::size_t f
   }
 }
 
+// Connections of one edge that carry all-reduces, on the edge that has most of them.
+std::size_t NcclComm::proven_channels() const {
+  std::size_t most = 0;
+  for (const auto& edge : edges_) {
+    const auto proven = std::count_if(edge.begin(), edge.end(), [](const NcclConnection* connection) {
+      return connection->all_reduces() > 0 && !connection->parse().lost();
+    });
+    most = std::max(most, static_cast<std::size_t>(proven));
+  }
+  return most;
+}
+
 void NcclComm::tick() {
-  if (!schedules_.empty()) {
-    std::size_t fullest = 0;
-    for (const auto& edge : edges_) fullest = std::max(fullest, edge.size());
-    fullest = std::min<std::size_t>(fullest, config_.tuning.channels);
-    for (auto& edge : edges_) number_channels(edge, fullest);
+  if (!schedules_.empty() && emission_.now_ns >= next_numbering_ns_) {
+    next_numbering_ns_ = emission_.now_ns + kNumberingEveryNs;
+    std::vector<std::vector<NcclConnection*>*> fullest_first;
+    for (auto& edge : edges_)
+      if (!edge.empty()) fullest_first.push_back(&edge);
+    std::stable_sort(fullest_first.begin(), fullest_first.end(),
+                     [](const auto* a, const auto* b) { return a->size() > b->size(); });
+    for (auto* const edge : fullest_first)
+      if (edge->size() >= std::min<std::size_t>(proven_channels(), config_.tuning.channels)) number_channels(*edge);
   }
   number_operations();
 }
 
 NcclComm::AllReduce* NcclComm::at(std::uint64_t a) {
+  // The oldest make room; an all-reduce far beyond what was numbered is nobody's.
+  while (a >= base_ + config_.max_open && numbered_ > 0) {
+    open_.pop_front();
+    ++base_;
+    --numbered_;
+  }
   if (a < base_ || a - base_ >= config_.max_open) return nullptr;
   while (open_.size() <= a - base_) {
     open_.emplace_back();

@@ -7,7 +7,8 @@
 // that each size uses. A number is given when every edge has begun the all-reduce: before that no rank can send a
 // final byte of it. An edge that is silent for `grace_ms` is not waited for.
 //
-// Channels of an edge are numbered by the queue pairs' numbers, which NCCL's connections are made in the order of.
+// Channels of an edge are numbered by the queue pairs' numbers, which NCCL's connections are made in the order of. Each
+// channel has a connection on every edge: one that shows fewer than have proven to carry all-reduces on another waits.
 // Ownership: refers to connections that the decoder owns. Threads: one. Bounds: max_open all-reduces.
 #pragma once
 
@@ -27,8 +28,6 @@ struct NcclCommConfig {
   std::uint64_t grace_ms = 20;  // that an edge may be late to an operation
   std::uint64_t channel_grace_ms =
       100;  // that a connection's neighbours have to appear, one with its first packet lost too
-  // That an edge waits which shows fewer connections than another: each channel has one on every edge.
-  std::uint64_t uneven_grace_ms = 2000;
   std::size_t max_open = 65536;
 };
 
@@ -69,7 +68,8 @@ class NcclComm {
     std::uint32_t tag = 0;
   };
   [[nodiscard]] std::vector<NcclPattern> patterns_on(std::uint32_t source, std::uint32_t channel) const;
-  void number_channels(std::vector<NcclConnection*>& edge, std::size_t fullest);
+  void number_channels(std::vector<NcclConnection*>& edge);
+  [[nodiscard]] std::size_t proven_channels() const;
   void number_operations();
   [[nodiscard]] AllReduce* at(std::uint64_t a);
   void name_others(std::uint32_t first, std::uint32_t end);
@@ -83,6 +83,7 @@ class NcclComm {
   std::uint64_t base_ = 0;      // number of open_.front()
   std::uint64_t numbered_ = 0;  // of open_
   std::uint64_t last_foreign_ = 0;
+  std::uint64_t next_numbering_ns_ = 0;
   bool settling_ = false;
   bool unsettled_ = false;  // something became known that lets connections go on
   std::uint32_t next_tag_ = 0;

@@ -27,7 +27,7 @@ class NcclDecoder::Flow final : public RoceSink {
   void lost(const PsnRange& psns) override {
     if (connection_)
       connection_->lost(psns);
-    else if (!control_)
+    else if (!control_ && lost_first_.size() < kLostFirstMax)
       lost_first_.push_back(psns);
   }
   void keep(const OwnedBytes& bytes) override { decoder_.emission_.sink->keep(bytes); }
@@ -67,7 +67,9 @@ class NcclDecoder::Flow final : public RoceSink {
   std::uint16_t target_rank_;
   std::uint32_t target_qp_;
   std::unique_ptr<NcclConnection> connection_;
-  std::vector<PsnRange> lost_first_;  // before it was known what this flow is
+  // Before it was known what this flow is. Data follows the first of them; beyond the bound it is none.
+  static constexpr std::size_t kLostFirstMax = 64;
+  std::vector<PsnRange> lost_first_;
   bool control_ = false;
   bool ended_ = false;
 };
