@@ -44,8 +44,8 @@ void NcclComm::set_sizes(const SizeTable& sizes) {
   if (!more) return;
   for (std::uint32_t source = 0; source < edges_.size(); ++source)
     for (NcclConnection* const connection : edges_[source])
-      if (connection->channel())
-        connection->attach(*this, *connection->channel(), patterns_on(source, *connection->channel()));
+      if (const auto channel = connection->channel())
+        connection->attach(*this, *channel, patterns_on(source, *channel));
 }
 
 // A connection is numbered once its neighbours have had time to appear.
@@ -93,8 +93,8 @@ void NcclComm::tick() {
     std::vector<std::vector<NcclConnection*>*> fullest_first;
     for (auto& edge : edges_)
       if (!edge.empty()) fullest_first.push_back(&edge);
-    std::stable_sort(fullest_first.begin(), fullest_first.end(),
-                     [](const auto* a, const auto* b) { return a->size() > b->size(); });
+    std::sort(fullest_first.begin(), fullest_first.end(),
+              [](const auto* a, const auto* b) { return a->size() > b->size(); });
     for (auto* const edge : fullest_first)
       if (edge->size() >= std::min<std::size_t>(proven_channels(), config_.tuning.channels)) number_channels(*edge);
   }

@@ -226,11 +226,12 @@ void NcclConnection::settle() {
 
 // The number, in the communicator, of the n-th all-reduce on this connection.
 std::optional<std::uint64_t> NcclConnection::all_reduce_of(std::uint64_t n) {
-  if (channel_ == 0U) return n;
+  const std::uint32_t own = channel_.value_or(0);
+  if (own == 0) return n;
   while (mapped_base_ + mapped_.size() <= n) {
     const auto channels = comm_->channels(next_mapped_);
     if (!channels) return std::nullopt;
-    if (*channels > *channel_) mapped_.push_back(next_mapped_);
+    if (*channels > own) mapped_.push_back(next_mapped_);
     ++next_mapped_;
     if (mapped_.size() > kMappedKept) {
       mapped_.pop_front();
@@ -292,7 +293,7 @@ Segment NcclConnection::segment_of(const Message& message) const {
   segment.source_rank = source_rank_;
   segment.target_rank = target_rank_;
   segment.flow = flow_;
-  segment.message_index = comm_->message_index(*channel_, message.label.index);
+  segment.message_index = comm_->message_index(channel_.value_or(0), message.label.index);
   segment.message_bytes = message.label.data_bytes;
   return segment;
 }

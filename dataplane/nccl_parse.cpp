@@ -15,10 +15,10 @@ constexpr std::size_t kDecidedKept = 1024;
 void NcclParse::set_patterns(std::vector<NcclPattern> patterns) {
   std::erase_if(patterns, [](const NcclPattern& pattern) { return pattern.count() == 0 || !pattern.schedule(); });
   // Readings name patterns by place: the old ones keep theirs.
-  for (NcclPattern& pattern : patterns) {
+  for (const NcclPattern& pattern : patterns) {
     const bool known = std::any_of(patterns_.begin(), patterns_.end(),
                                    [&](const NcclPattern& old) { return old.id() == pattern.id(); });
-    if (!known) patterns_.push_back(std::move(pattern));
+    if (!known) patterns_.push_back(pattern);
   }
 }
 
