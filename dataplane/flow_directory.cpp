@@ -24,6 +24,20 @@ FlowAdmission FlowDirectory::oriented(const Connection& connection, const FlowKe
   return admission;
 }
 
+void EndpointTable::add(const IpAddress& address, std::uint16_t rank) {
+  if (2 * (size_ + 1) > slots_.size()) {
+    std::vector<Slot> more(2 * slots_.size());
+    more.swap(slots_);
+    size_ = 0;
+    for (const Slot& slot : more)
+      if (slot.taken) add(slot.address, slot.rank);
+  }
+  std::size_t at = home(address);
+  while (slots_[at & (slots_.size() - 1)].taken) ++at;
+  slots_[at & (slots_.size() - 1)] = {address, rank, true};
+  ++size_;
+}
+
 Status FlowDirectory::set_endpoints(std::span<const IpAddress> endpoints) {
   auto table = std::make_shared<EndpointTable>();
   for (std::size_t i = 0; i < endpoints.size(); ++i) {

@@ -9,6 +9,7 @@
 #pragma once
 
 #include <atomic>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -20,6 +21,7 @@
 #include <utility>
 #include <vector>
 
+#include "common/bytes.h"
 #include "common/error.h"
 #include "dataplane/frame.h"
 #include "dataplane/gloo_flow.h"
@@ -39,17 +41,35 @@ struct FlowKeyHash {
   [[nodiscard]] std::size_t operator()(const FlowKey& key) const;
 };
 
+// Asked twice for every packet, so it is flat: slots that are at most half full, looked through from where the address
+// hashes to.
 class EndpointTable {
  public:
-  void add(const IpAddress& address, std::uint16_t rank) { ranks_.emplace(address, rank); }
+  // An address that is not there yet.
+  void add(const IpAddress& address, std::uint16_t rank);
   [[nodiscard]] std::optional<std::uint16_t> rank(const IpAddress& address) const {
-    const auto found = ranks_.find(address);
-    return found == ranks_.end() ? std::nullopt : std::optional(found->second);
+    for (std::size_t at = home(address);; ++at) {
+      const Slot& slot = slots_[at & (slots_.size() - 1)];
+      if (!slot.taken) return std::nullopt;
+      if (slot.address == address) return slot.rank;
+    }
   }
-  [[nodiscard]] std::size_t size() const { return ranks_.size(); }
+  [[nodiscard]] std::size_t size() const { return size_; }
 
  private:
-  std::map<IpAddress, std::uint16_t> ranks_;
+  struct Slot {
+    IpAddress address;
+    std::uint16_t rank = 0;
+    bool taken = false;
+  };
+  [[nodiscard]] static std::size_t home(const IpAddress& address) {
+    const std::uint64_t mixed =
+        (load_le<std::uint64_t>(&address.bytes[0]) ^ std::rotl(load_le<std::uint64_t>(&address.bytes[8]), 29)) *
+        0x9e3779b97f4a7c15;
+    return static_cast<std::size_t>(mixed >> 32);
+  }
+  std::vector<Slot> slots_ = std::vector<Slot>(16);
+  std::size_t size_ = 0;
 };
 
 struct FlowAdmission {

@@ -1,6 +1,7 @@
 #include "dataplane/nccl_connection.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 #include <utility>
 
@@ -25,15 +26,15 @@ NcclConnection::NcclConnection(const NcclConnectionConfig& config, NcclEmission&
       first_ns_(emission.now_ns),
       last_ns_(emission.now_ns),
       parse_(config.parse),
-      recent_(std::max<std::size_t>(config.recent_messages, 512)) {}
+      recent_(std::bit_ceil(std::max<std::size_t>(config.recent_messages, 512))) {}
 
 NcclConnection::Message* NcclConnection::find(std::uint64_t number) {
-  Message& message = recent_[number % recent_.size()];
+  Message& message = recent_[number & (recent_.size() - 1)];
   return message.number == number ? &message : nullptr;
 }
 
 NcclConnection::Message* NcclConnection::open(std::uint64_t number) {
-  Message& message = recent_[number % recent_.size()];
+  Message& message = recent_[number & (recent_.size() - 1)];
   if (message.number == number) return &message;
   if (message.number != ~std::uint64_t{0}) {
     if (message.number > number) return nullptr;  // older than what is remembered
@@ -111,7 +112,7 @@ void NcclConnection::piece(const RocePiece& piece) {
   if (message->stage == Stage::kPlaced)
     give_out(*message, piece.offset_bytes + (piece.provisional ? message->extent.head_missing_bytes : 0), piece.data,
              piece.bytes);
-  else
+  else if (message->stage != Stage::kLabelled || message->label.phase != Phase::kPartial)  // those are never given out
     copy(*message, piece);
 }
 
@@ -244,6 +245,7 @@ std::optional<std::uint64_t> NcclConnection::all_reduce_of(std::uint64_t n) {
 
 // What this connection makes of its newest all-reduces, for the others.
 void NcclConnection::tell_candidates() {
+  if (told_revision_ == parse_.revision()) return;
   const std::uint64_t end = parse_.undecided().second;
   for (std::uint64_t n = end > 2 ? end - 2 : 0; n < end; ++n) {
     const std::vector<std::uint32_t> ids = parse_.candidates(n);
@@ -252,6 +254,7 @@ void NcclConnection::tell_candidates() {
     if (!all_reduce) return;
     comm_->narrow(*all_reduce, ids);
   }
+  told_revision_ = parse_.revision();
 }
 
 // And what they make of those on which it is in doubt.
@@ -345,6 +348,7 @@ void NcclConnection::attach(NcclComm& comm, std::uint32_t channel, const std::ve
     mapped_.clear();
     mapped_base_ = next_mapped_ = 0;
     lost_counted_ = false;
+    told_revision_.reset();
   }
   comm_ = &comm;
   channel_ = channel;

@@ -141,7 +141,7 @@ class NcclConnection final : public RoceSink {
   NcclParse parse_;
   NcclComm* comm_ = nullptr;
   std::optional<std::uint32_t> channel_;
-  std::vector<Message> recent_;
+  std::vector<Message> recent_;           // as many as a power of two: message n stands at n modulo that
   std::deque<Entry> tail_;                // foreign, or not read at all, since the last all-reduce
   std::deque<std::uint64_t> unlabelled_;  // given to the parse
   std::deque<std::uint64_t> unplaced_;    // labelled, the communicator has no number for them yet
@@ -151,7 +151,8 @@ class NcclConnection final : public RoceSink {
   std::deque<std::uint64_t>
       mapped_;  // the communicator's numbers of this connection's all-reduces from mapped_base_ on
   std::uint64_t mapped_base_ = 0;
-  std::uint64_t next_mapped_ = 0;  // the next one of the communicator to look at
+  std::uint64_t next_mapped_ = 0;               // the next one of the communicator to look at
+  std::optional<std::uint64_t> told_revision_;  // of the parse, when candidates were told
   std::uint64_t newest_ = 0;
   std::uint64_t last_announced_ = ~std::uint64_t{0};
   std::uint64_t next_psn_ = 0;  // behind what was told last

@@ -23,6 +23,7 @@ void NcclParse::set_patterns(std::vector<NcclPattern> patterns) {
 }
 
 void NcclParse::restart(std::uint64_t all_reduces, std::uint64_t foreign) {
+  ++revision_;
   boundary_ = {};
   boundary_.all_reduces = all_reduces;
   boundary_.foreign = foreign;
@@ -105,10 +106,22 @@ std::vector<std::uint64_t> NcclParse::owed(const Item& item, std::uint64_t bytes
   return {item.unclosed ? std::uint64_t{1} : 0};
 }
 
-// `from` has its next message of `pattern` behind it.
-void NcclParse::take_message(const Reading& from, std::size_t pattern, std::uint64_t index,
-                             std::vector<Reading>& to) const {
-  Reading reading = from;
+NcclLabel NcclParse::label_of(const Reading& reading, std::size_t pattern, std::uint64_t index) const {
+  const NcclPattern& of = patterns_[pattern];
+  const NcclMessage place = *of.schedule()->message(of.position(), of.channel(), index);
+  NcclLabel label;
+  label.all_reduce = true;
+  label.all_reduces = reading.all_reduces;
+  label.foreign = reading.foreign;
+  label.index = index;
+  label.data_bytes = (place.end - place.begin) * of.schedule()->op().element_bytes;
+  label.phase = place.phase;
+  label.lines = of.line_based();
+  return label;
+}
+
+// The reading gets its next message, of `pattern`, behind it.
+void NcclParse::go_on(Reading& reading, std::size_t pattern, std::uint64_t index) const {
   reading.foreign_goes_on = false;
   reading.owed_psns = 0;
   reading.pattern = pattern;
@@ -119,7 +132,12 @@ void NcclParse::take_message(const Reading& from, std::size_t pattern, std::uint
     reading.next = 0;
     ++reading.all_reduces;
   }
-  to.push_back(std::move(reading));
+}
+
+void NcclParse::take_message(const Reading& from, std::size_t pattern, std::uint64_t index,
+                             std::vector<Reading>& to) const {
+  Reading& reading = to.emplace_back(from);
+  go_on(reading, pattern, index);
 }
 
 // Whole messages that fill the hole exactly.
@@ -175,8 +193,24 @@ void NcclParse::add(const Item& item) {
   settle();
 }
 
+// What nearly every message is: the next one of the only reading there is. Nothing is copied then.
+bool NcclParse::step_straight_on(const Item& item) {
+  if (readings_.size() != 1 || item.hole || item.at_least) return false;
+  Reading& reading = readings_.front();
+  const std::size_t pattern = reading.pattern;
+  const std::uint64_t index = reading.next;
+  if (pattern == kBetween || reading.owed_psns > 0 || !fits(item, patterns_[pattern], index)) return false;
+  reading.labels.push_back(label_of(reading, pattern, index));
+  go_on(reading, pattern, index);
+  reading.owed_psns = item.unclosed ? 1 : 0;
+  filled_ = filled_ || item.headless;
+  return true;
+}
+
 // Every reading goes on by one item; those that cannot are dropped.
 void NcclParse::step(const Item& item) {
+  if (step_straight_on(item)) return;
+  ++revision_;
   std::vector<Reading> next;
   std::size_t budget = kHoleSteps;
   for (const Reading& reading : readings_) {
@@ -190,16 +224,7 @@ void NcclParse::step(const Item& item) {
     if (reading.owed_psns > 0) continue;  // the hole that it needs is not there
     const auto through = [&](std::size_t pattern, std::uint64_t index) {
       if (!fits(item, patterns_[pattern], index)) return;
-      const NcclMessage place =
-          *patterns_[pattern].schedule()->message(patterns_[pattern].position(), patterns_[pattern].channel(), index);
-      NcclLabel label;
-      label.all_reduce = true;
-      label.all_reduces = reading.all_reduces;
-      label.foreign = reading.foreign;
-      label.index = index;
-      label.data_bytes = (place.end - place.begin) * patterns_[pattern].schedule()->op().element_bytes;
-      label.phase = place.phase;
-      label.lines = patterns_[pattern].line_based();
+      const NcclLabel label = label_of(reading, pattern, index);
       for (const std::uint64_t owed_psns : owed(item, patterns_[pattern].wire_bytes(index))) {
         take_message(reading, pattern, index, next);
         next.back().owed_psns = owed_psns;
@@ -356,6 +381,7 @@ bool NcclParse::restrict(std::uint64_t all_reduce, const std::vector<std::uint32
   const auto out = static_cast<std::size_t>(std::count_if(readings_.begin(), readings_.end(), excluded));
   if (out == 0 || out == readings_.size()) return false;  // all: then it is not the same all-reduce
   std::erase_if(readings_, excluded);
+  ++revision_;
   settle();
   return true;
 }

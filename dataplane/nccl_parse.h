@@ -71,6 +71,8 @@ class NcclParse {
   [[nodiscard]] bool lost() const { return lost_; }
   [[nodiscard]] std::uint64_t reread() const { return reread_; }
   [[nodiscard]] std::size_t waiting() const { return waiting_; }
+  // Rises whenever candidates() may give another answer.
+  [[nodiscard]] std::uint64_t revision() const { return revision_; }
 
  private:
   static constexpr std::size_t kBetween = ~std::size_t{0};
@@ -104,6 +106,9 @@ class NcclParse {
 
   void add(const Item& item);
   void step(const Item& item);
+  [[nodiscard]] bool step_straight_on(const Item& item);
+  [[nodiscard]] NcclLabel label_of(const Reading& reading, std::size_t pattern, std::uint64_t index) const;
+  void go_on(Reading& reading, std::size_t pattern, std::uint64_t index) const;
   [[nodiscard]] bool fits(const Item& item, const NcclPattern& pattern, std::uint64_t index) const;
   void learn(const RoceMessage& message);
   [[nodiscard]] bool unclosed(const RoceMessage& message) const;
@@ -131,6 +136,7 @@ class NcclParse {
   std::optional<bool> splits_;  // long messages have their immediate apart
   bool filled_ = false;         // a hole was filled, or a message's beginning, since readings agreed on a place
   bool lost_ = false;
+  std::uint64_t revision_ = 0;
   std::uint64_t reread_ = 0;
   std::uint64_t rereads_here_ = 0;
 };

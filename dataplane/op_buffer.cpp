@@ -22,19 +22,34 @@ OpBuffer::OpBuffer(OpKey op, const Schedule& schedule, std::shared_ptr<OpBufferP
       candidates_(candidates.begin(), candidates.end()),
       limbo_(limbo_budget) {}
 
+// A flow has one edge, which is looked at once. Null, counted: it has another, or is one too many.
 OpBuffer::Track* OpBuffer::track_of(const Segment& segment) {
-  if (last_track_ < tracks_.size() && tracks_[last_track_].flow == segment.flow) return &tracks_[last_track_];
+  const auto is_of = [&](const Track& track) {
+    if (track.source == segment.source_rank && track.target == segment.target_rank) return true;
+    ++counters_.rejected_edge;
+    return false;
+  };
+  if (last_track_ < tracks_.size() && tracks_[last_track_].flow == segment.flow)
+    return is_of(tracks_[last_track_]) ? &tracks_[last_track_] : nullptr;
   for (std::size_t i = 0; i < tracks_.size(); ++i) {
     if (tracks_[i].flow == segment.flow) {
       last_track_ = i;
-      return &tracks_[i];
+      return is_of(tracks_[i]) ? &tracks_[i] : nullptr;
     }
   }
-  if (tracks_.size() >= limits_.max_flows) return nullptr;
+  if (!schedule_.has_edge(segment.source_rank, segment.target_rank)) {
+    ++counters_.rejected_edge;
+    return nullptr;
+  }
+  if (tracks_.size() >= limits_.max_flows) {
+    ++counters_.rejected_limit;
+    return nullptr;
+  }
   last_track_ = tracks_.size();
   Track track;
   track.flow = segment.flow;
   track.source = segment.source_rank;
+  track.target = segment.target_rank;
   track.provisional = segment.provisional;
   tracks_.push_back(std::move(track));
   return &tracks_.back();
@@ -75,12 +90,29 @@ OpBuffer::Message* OpBuffer::message_of(Track& track, std::uint32_t index, std::
   return &*at;
 }
 
-void OpBuffer::narrow(const Track& track, const Message& message) {
+// Partial sums are dropped whatever range they belong to, so only the phase must agree for them.
+bool OpBuffer::same_fate(const MessagePlace& one, const MessagePlace& other) {
+  return one.phase == Phase::kPartial ? other.phase == Phase::kPartial : one == other;
+}
+
+void OpBuffer::set_fate(Message& message, const MessagePlace& place) {
+  message.fate = place.phase == Phase::kFinal ? Fate::kFinal : Fate::kPartial;
+  message.op_offset = place.op_offset;
+}
+
+// Decides too, as decide() would: asking the schedule is what costs here.
+void OpBuffer::narrow(const Track& track, Message& message) {
   const std::size_t before = candidates_.size();
+  std::optional<MessagePlace> first;
+  bool agree = true;
   std::erase_if(candidates_, [&](const OpSize& size) {
     const auto place = schedule_.place(track.source, size, message.index);
-    return !place || place->bytes != message.bytes;
+    if (!place || place->bytes != message.bytes) return true;
+    if (!first) first = place;
+    agree = agree && same_fate(*first, *place);
+    return false;
   });
+  if (message.fate == Fate::kOpen && first && agree) set_fate(message, *first);
   if (candidates_.size() == before) return;
   candidates_changed_ = changed_ = true;
   if (candidates_.empty()) ++counters_.size_contradictions;
@@ -105,12 +137,9 @@ void OpBuffer::decide(const Track& track, Message& message) const {
   for (std::size_t i = 1; i < candidates_.size(); ++i) {
     const auto other = schedule_.place(track.source, candidates_[i], message.index);
     if (!other) return;
-    // Partial sums are dropped whatever range they belong to, so only the phase must agree for them.
-    const bool agrees = first->phase == Phase::kPartial ? other->phase == Phase::kPartial : *other == *first;
-    if (!agrees) return;
+    if (!same_fate(*first, *other)) return;
   }
-  message.fate = first->phase == Phase::kFinal ? Fate::kFinal : Fate::kPartial;
-  message.op_offset = first->op_offset;
+  set_fate(message, *first);
 }
 
 // Whether the lengths seen could be part of what a longer op sends on this edge, in order, with messages missing.
@@ -154,7 +183,7 @@ bool OpBuffer::try_prove(Track& track) {
   }
   track.provisional = false;
   track.proven = true;
-  for (const Message& message : track.messages) narrow(track, message);
+  for (Message& message : track.messages) narrow(track, message);
   std::erase_if(candidates_, [&](const OpSize& size) { return size.bytes != exact_bytes; });
   candidates_changed_ = changed_ = true;
   ++counters_.proven_flows;
@@ -163,10 +192,6 @@ bool OpBuffer::try_prove(Track& track) {
 }
 
 AddOutcome OpBuffer::add(const Segment& segment) {
-  if (!schedule_.has_edge(segment.source_rank, segment.target_rank)) {
-    ++counters_.rejected_edge;
-    return AddOutcome::kRejected;
-  }
   if (segment.message_bytes == 0 || segment.message_bytes > kMaxSegmentMessageBytes ||
       segment.offset_bytes > segment.message_bytes || segment.bytes > segment.message_bytes - segment.offset_bytes ||
       (segment.bytes > 0 && segment.data == nullptr)) {
@@ -174,14 +199,7 @@ AddOutcome OpBuffer::add(const Segment& segment) {
     return AddOutcome::kRejected;
   }
   Track* track = track_of(segment);
-  if (track == nullptr) {
-    ++counters_.rejected_limit;
-    return AddOutcome::kRejected;
-  }
-  if (track->source != segment.source_rank) {
-    ++counters_.rejected_edge;
-    return AddOutcome::kRejected;
-  }
+  if (track == nullptr) return AddOutcome::kRejected;
   if (segment.provisional && !track->provisional && !track->proven) {
     ++counters_.rejected_unproven;
     return AddOutcome::kRejected;
@@ -342,9 +360,9 @@ std::optional<std::uint64_t> OpBuffer::op_bytes() const {
 }
 
 bool OpBuffer::complete() const {
-  if (!conflicts_.empty() || candidates_.empty() || covered_.empty()) return false;
-  const auto size = op_bytes();
-  return size && covered_.total() == *size && covered_.contains(0, *size);
+  // Asked for every segment: nearly always there are several ranges.
+  if (covered_.size() != 1 || covered_.ranges().front().begin != 0 || !conflicts_.empty()) return false;
+  return op_bytes() == covered_.total();
 }
 
 void OpBuffer::note_completion() {

@@ -116,6 +116,7 @@ class OpBuffer {
   struct Track {
     std::uint32_t flow = 0;
     std::uint16_t source = 0;
+    std::uint16_t target = 0;
     bool provisional = false;  // and not proven yet
     bool proven = false;       // was provisional
     bool brought_final = false;
@@ -126,9 +127,11 @@ class OpBuffer {
   [[nodiscard]] Track* track_of(const Segment& segment);
   [[nodiscard]] Message* message_of(Track& track, std::uint32_t index, std::uint64_t bytes);
   [[nodiscard]] static Message* find_message(Track& track, std::uint32_t index);
-  void narrow(const Track& track, const Message& message);
+  void narrow(const Track& track, Message& message);
   [[nodiscard]] bool fits(const OpSize& size, const Track& track) const;
   void decide(const Track& track, Message& message) const;
+  [[nodiscard]] static bool same_fate(const MessagePlace& one, const MessagePlace& other);
+  static void set_fate(Message& message, const MessagePlace& place);
   bool try_prove(Track& track);
   [[nodiscard]] bool lengths_fit_inside(const OpSize& size, const Track& track) const;
   [[nodiscard]] AddOutcome store(Track& track, const Message& message, std::uint64_t offset, const std::uint8_t* data,

@@ -33,7 +33,7 @@ bool is_empty_immediate(const RoceFrame& frame) {
 }  // namespace
 
 RoceFlow::RoceFlow(const RoceFlowConfig& config, StoreBudget& budget)
-    : config_(config), budget_(&budget), recent_(std::max<std::uint32_t>(config.recent_messages, 2)) {}
+    : config_(config), budget_(&budget), recent_(std::bit_ceil(std::max<std::uint32_t>(config.recent_messages, 2))) {}
 
 RoceFlow::~RoceFlow() {
   budget_->used -= store_cost_;
@@ -128,11 +128,11 @@ RoceFlow::Extent* RoceFlow::find(std::uint64_t psn) {
   if (numbers_ == 0) return nullptr;
   const std::uint64_t oldest = numbers_ > recent_.size() ? numbers_ - recent_.size() : 0;
   std::uint64_t number = numbers_ - 1;  // nearly always the newest one
-  if (recent_[number % recent_.size()].message.psns.begin > psn) {
+  if (recent_[number & (recent_.size() - 1)].message.psns.begin > psn) {
     std::uint64_t low = oldest, high = number;  // the first that begins behind psn lies in [low, high]
     while (low < high) {
       const std::uint64_t middle = low + (high - low) / 2;
-      if (recent_[middle % recent_.size()].message.psns.begin <= psn)
+      if (recent_[middle & (recent_.size() - 1)].message.psns.begin <= psn)
         low = middle + 1;
       else
         high = middle;
@@ -140,7 +140,7 @@ RoceFlow::Extent* RoceFlow::find(std::uint64_t psn) {
     if (low == oldest) return nullptr;
     number = low - 1;
   }
-  Extent& extent = recent_[number % recent_.size()];
+  Extent& extent = recent_[number & (recent_.size() - 1)];
   return psn < std::max(extent.message.psns.end, extent.data_end) ? &extent : nullptr;
 }
 
@@ -153,7 +153,7 @@ RoceFlow::Extent* RoceFlow::unfinished() {
 
 RoceFlow::Extent& RoceFlow::open(std::uint64_t begin, RoceFlowContext& context) {
   tell_unfinished(pending_hole_.count() > 0, context);
-  Extent& extent = recent_[numbers_ % recent_.size()];
+  Extent& extent = recent_[numbers_ & (recent_.size() - 1)];
   extent = {};
   extent.message.number = numbers_++;
   extent.message.arrival = arrival_;

@@ -179,7 +179,7 @@ class RoceFlow {
   [[nodiscard]] bool contradicts(std::uint64_t psn, const RoceFrame& frame);
   void note_seen(std::uint64_t psn, RoceFlowContext& context);
   [[nodiscard]] Extent* find(std::uint64_t psn);
-  [[nodiscard]] Extent* newest() { return numbers_ == 0 ? nullptr : &recent_[(numbers_ - 1) % recent_.size()]; }
+  [[nodiscard]] Extent* newest() { return numbers_ == 0 ? nullptr : &recent_[(numbers_ - 1) & (recent_.size() - 1)]; }
   [[nodiscard]] Extent* unfinished();
   Extent& open(std::uint64_t begin, RoceFlowContext& context);
 
@@ -214,7 +214,7 @@ class RoceFlow {
   std::uint32_t mtu_bytes_ = 0;  // learnt from full packets
   PsnRange pending_hole_;        // ends at next_, not told yet
   std::uint64_t numbers_ = 0;    // messages so far
-  std::vector<Extent> recent_;   // a ring: message n stands at n modulo its size
+  std::vector<Extent> recent_;   // a ring: message n stands at n modulo its size, a power of two
   std::uint64_t arrival_ = 0;    // of the packet that is being taken
   Store store_;
   std::uint64_t store_cost_ = 0;

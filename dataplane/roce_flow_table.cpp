@@ -77,11 +77,17 @@ RoceFlowTable::Entry* RoceFlowTable::renew(Entry& entry, const RoceFrame& frame,
 }
 
 RoceFlowTable::Entry* RoceFlowTable::entry_of(const RoceFrame& frame, std::uint64_t now_ns, std::uint64_t packets) {
+  Entry*& near = near_[frame.target_qp % kNear];
+  const auto is_of = [&](const Entry& entry) {
+    return entry.identity.source_port == frame.source_port && entry.identity.source == frame.source;
+  };
+  if (near != nullptr && near->identity.target_qp == frame.target_qp && near->identity.target == frame.target &&
+      is_of(*near) && !near->ended)
+    return near;
   const auto found = current_.find({frame.target, frame.target_qp});
-  if (found == current_.end()) return open(frame, 0);
+  if (found == current_.end()) return near = open(frame, 0);
   Entry& entry = *found->second;
-  if (entry.identity.source_port == frame.source_port && entry.identity.source == frame.source) return &entry;
-  return renew(entry, frame, now_ns, packets);
+  return near = is_of(entry) ? &entry : renew(entry, frame, now_ns, packets);
 }
 
 void RoceFlowTable::frame(const RoceFrame& frame, std::uint64_t now_ns, std::uint64_t packets) {

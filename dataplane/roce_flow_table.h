@@ -9,6 +9,7 @@
 // known flow; at most max_flows flows ever. Failure behaviour: what finds no room is counted.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <unordered_map>
@@ -83,6 +84,8 @@ class RoceFlowTable {
     std::uint32_t qp = 0;
     friend bool operator==(const Key&, const Key&) = default;
   };
+  // Flows that were asked for last, by the low bits of the queue pair's number.
+  static constexpr std::size_t kNear = 256;
   struct KeyHash {
     std::size_t operator()(const Key& key) const noexcept;
   };
@@ -102,6 +105,7 @@ class RoceFlowTable {
   RoceFlowCounters flow_counters_;
   std::vector<std::unique_ptr<Entry>> entries_;
   std::unordered_map<Key, Entry*, KeyHash> current_;
+  std::array<Entry*, kNear> near_{};
   std::unordered_multimap<std::uint16_t, Entry*> by_port_;  // not ended ones
 };
 

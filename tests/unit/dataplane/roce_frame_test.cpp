@@ -43,7 +43,8 @@ FrameDrop parse(const Bytes& bytes, RoceFrame& frame, IcrcPolicy policy = IcrcPo
   return parse_roce(packet.ip, policy, frame);
 }
 
-TEST_CASE("CRC-32: the check value of the standard, tables equal folding at every length and alignment") {
+TEST_CASE(
+    "CRC-32: the check value of the standard, tables equal folding of both widths at every length and alignment") {
   const std::string_view check = "123456789";
   const ByteSpan digits(reinterpret_cast<const std::uint8_t*>(check.data()), check.size());
   CHECK(~crc32_update(kCrc32Start, digits) == 0xcbf43926);
@@ -62,11 +63,17 @@ TEST_CASE("CRC-32: the check value of the standard, tables equal folding at ever
     const ByteSpan part = ByteSpan(bytes).subspan(length % 17, length);
     const std::uint32_t expected = plain(0x12345678, part);
     REQUIRE(crc32_update(0x12345678, part) == expected);
-    REQUIRE(crc32_update_by_tables(0x12345678, part) == expected);
+    for (const Crc32Way way : {Crc32Way::kTables, Crc32Way::kFolding, Crc32Way::kWideFolding})
+      REQUIRE(crc32_update_by(way, 0x12345678, part).value_or(expected) == expected);
   }
-  for (const std::size_t length : {1024UL, 1087UL, 4096UL, 4111UL, 4400UL})
-    REQUIRE(crc32_update(kCrc32Start, ByteSpan(bytes).first(length)) ==
-            plain(kCrc32Start, ByteSpan(bytes).first(length)));
+  REQUIRE(crc32_update_by(Crc32Way::kTables, kCrc32Start, digits));
+  for (const std::size_t length : {1024UL, 1087UL, 4096UL, 4111UL, 4400UL}) {
+    const ByteSpan part = ByteSpan(bytes).first(length);
+    const std::uint32_t expected = plain(kCrc32Start, part);
+    REQUIRE(crc32_update(kCrc32Start, part) == expected);
+    for (const Crc32Way way : {Crc32Way::kTables, Crc32Way::kFolding, Crc32Way::kWideFolding})
+      REQUIRE(crc32_update_by(way, kCrc32Start, part).value_or(expected) == expected);
+  }
 }
 
 TEST_CASE("scapy's IPv4 packets: fields and ICRC; masked fields may change, others not") {
