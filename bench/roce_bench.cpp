@@ -47,9 +47,12 @@ RoceTraffic& traffic_of(NcclProtocol protocol, std::uint32_t path_mtu_bytes) {
   RoceTrafficConfig config;
   config.protocol = protocol;
   config.path_mtu_bytes = path_mtu_bytes;
-  // 4 MiB by Simple, 256 KiB by LL: a bucket of gradients, and what NCCL sends as lines at most.
-  config.elements = protocol == NcclProtocol::kSimple ? 1 << 20 : 1 << 16;
-  config.all_reduces = protocol == NcclProtocol::kSimple ? 2 : 16;
+  // Up to 4 MiB by Simple, as buckets of gradients are; up to 256 KiB by LL, the most that NCCL sends as lines.
+  const bool simple = protocol == NcclProtocol::kSimple;
+  for (int i = 0; i < (simple ? 1 : 8); ++i) {
+    config.elements.push_back(simple ? 1'048'576 : 65'536);
+    config.elements.push_back(simple ? 917'123 : 50'001);
+  }
   return known.try_emplace({protocol, path_mtu_bytes}, config).first->second;
 }
 
@@ -66,14 +69,14 @@ struct Seconds {
 };
 
 // All frames of the traffic once.
-Seconds pass(RoceTraffic& traffic, bool check_values, RoceTap& tap) {
+Seconds play(RoceTraffic& traffic, std::uint32_t pass, bool check_values, RoceTap& tap) {
   Seconds seconds;
   const auto& frames = traffic.frames();
   std::array<Frame, kBurst> burst;
   for (std::size_t begin = 0; begin < frames.size(); begin += kRound) {
     const std::size_t end = std::min(frames.size(), begin + kRound);
     const double start = now_seconds();
-    traffic.advance(begin, end, check_values);
+    traffic.number(begin, end, pass, check_values);
     if (ring().feed->offer(std::span(frames).subspan(begin, end - begin)) != end - begin) std::abort();
     const double sent = now_seconds();
     while (const std::uint16_t count = ring().port->rx_burst(0, burst)) {
@@ -95,24 +98,23 @@ void roce(benchmark::State& state, NcclProtocol protocol, std::uint32_t path_mtu
   RoceTraffic& traffic = traffic_of(protocol, path_mtu_bytes);
   const auto tap = make_roce_tap(depth, verify_icrc, traffic);
   std::string wrong;
-  for (std::uint32_t i = 0; i < kWarmPasses && wrong.empty(); ++i) {
-    (void)pass(traffic, verify_icrc, *tap);
+  std::uint32_t passes = 0;
+  for (; passes < kWarmPasses && wrong.empty(); ++passes) {
+    (void)play(traffic, passes, verify_icrc, *tap);
     wrong = tap->wrong();
   }
   double send_seconds = 0;
-  std::uint64_t passes = 0;
   for (auto _ : state) {
-    const Seconds seconds = pass(traffic, verify_icrc, *tap);
+    const Seconds seconds = play(traffic, passes++, verify_icrc, *tap);
     state.SetIterationTime(seconds.take);
     send_seconds += seconds.send;
-    ++passes;
     if (wrong.empty()) wrong = tap->wrong();
   }
   if (!wrong.empty()) state.SkipWithError(wrong.c_str());
-  const auto frames = static_cast<double>(passes * traffic.frames().size());
+  const auto frames = static_cast<double>(state.iterations() * traffic.frames().size());
   state.counters["send_ns"] = 1e9 * send_seconds / frames;
   state.counters["frames"] = frames;
-  state.counters["payload_bytes"] = static_cast<double>(passes * traffic.payload_bytes());
+  state.counters["payload_bytes"] = static_cast<double>(state.iterations() * traffic.payload_bytes());
   state.SetItemsProcessed(static_cast<std::int64_t>(frames));
 }
 
@@ -130,8 +132,7 @@ const bool registered = [] {
       for (const Depth& depth : {Depth{"receive", TapDepth::kReceive, false}, Depth{"copy", TapDepth::kCopy, false},
                                  Depth{"decode", TapDepth::kDecode, false}, Depth{"place", TapDepth::kPlace, false},
                                  Depth{"place_icrc", TapDepth::kPlace, true}}) {
-        // About 48 MiB on the wire in a pass.
-        const std::uint64_t passes = std::max<std::uint64_t>(1, frames / ((48ULL << 20) / mtu) + 1);
+        const std::uint64_t passes = frames / ((40ULL << 20) / mtu) + 1;  // each has that much data, and more
         benchmark::RegisterBenchmark(
             (std::string("roce/") + protocol_name + "/" + std::to_string(mtu) + "/" + depth.name).c_str(), roce,
             protocol, mtu, depth.depth, depth.verify_icrc)

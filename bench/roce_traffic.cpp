@@ -3,9 +3,11 @@
 #include <cstdlib>
 #include <cstring>
 #include <string>
+#include <unordered_map>
 
 #include "common/random.h"
 #include "dataplane/encapsulation.h"
+#include "dataplane/icrc.h"
 #include "dataplane/roce_frame.h"
 
 namespace gradtap::bench {
@@ -50,7 +52,10 @@ class RoceTraffic::Recorder final : public generator::FrameSink {
  public:
   explicit Recorder(RoceTraffic& traffic) : traffic_(traffic) {}
   void frame(std::uint64_t /*time_ns*/, ByteSpan bytes, const generator::FrameNote& /*note*/) override {
-    traffic_.numbered_.push_back({traffic_.bytes_.size(), static_cast<std::uint16_t>(bytes.size()), 0, 0});
+    Numbered numbered;
+    numbered.offset = traffic_.bytes_.size();
+    numbered.size = static_cast<std::uint16_t>(bytes.size());
+    traffic_.numbered_.push_back(numbered);
     traffic_.bytes_.insert(traffic_.bytes_.end(), bytes.begin(), bytes.end());
   }
 
@@ -62,21 +67,21 @@ RoceTraffic::RoceTraffic(const RoceTrafficConfig& config) : job_(job_of(config))
   auto job = generator::NcclJob::make(job_).value();
   Recorder recorder(*this);
   SeededRandom random(1);
-  for (std::uint32_t i = 0; i < config.all_reduces; ++i) {
-    std::vector<std::uint8_t>& values = reduced_.emplace_back(config.elements * 4);
-    for (std::uint64_t at = 0; at < config.elements; ++at) {
+  for (const std::uint64_t elements : config.elements) {
+    std::vector<std::uint8_t>& values = reduced_.emplace_back(elements * 4);
+    for (std::uint64_t at = 0; at < elements; ++at) {
       const float value = static_cast<float>(random.below(2'000'001)) / 65536.0F - 15.0F;
       std::memcpy(&values[4 * at], &value, 4);
     }
     if (!job.all_reduce(generator::ElementType::kFloat32, values, {}, recorder)) std::abort();
   }
   for (const Numbered& frame : numbered_) views_.emplace_back(bytes_.data() + frame.offset, frame.size);
-  measure_strides();
+  find_numbers();
 }
 
 // How many numbers each queue pair uses in a pass. An acknowledgement has the number of the data that go to the other
 // queue pair of its connection: the generator gives a connection two numbers that differ in the last bit.
-void RoceTraffic::measure_strides() {
+void RoceTraffic::find_numbers() {
   std::unordered_map<std::uint32_t, std::uint32_t> strides;
   for (const ByteSpan frame : views_) {
     const Read seen = read(frame);
@@ -87,19 +92,20 @@ void RoceTraffic::measure_strides() {
   for (std::size_t i = 0; i < views_.size(); ++i) {
     const Read seen = read(views_[i]);
     const bool acknowledges = seen.roce.meaning.kind == RoceKind::kAcknowledgement;
-    numbered_[i].psn = static_cast<std::uint16_t>(seen.udp.data() + kUdpBytes + kPsnInBth - views_[i].data());
+    numbered_[i].psn_at = static_cast<std::uint16_t>(seen.udp.data() + kUdpBytes + kPsnInBth - views_[i].data());
+    numbered_[i].first = seen.roce.psn;
     numbered_[i].stride = strides.at(seen.roce.target_qp ^ (acknowledges ? 1 : 0));
   }
 }
 
-void RoceTraffic::advance(std::size_t begin, std::size_t end, bool check_values) {
+void RoceTraffic::number(std::size_t begin, std::size_t end, std::uint32_t pass, bool check_values) {
   for (std::size_t i = begin; i < end; ++i) {
     const Numbered& frame = numbered_[i];
-    std::uint8_t* const psn = bytes_.data() + frame.offset + frame.psn;
-    const std::uint32_t next = (psn[0] << 16U | psn[1] << 8U | psn[2]) + frame.stride;
-    psn[0] = static_cast<std::uint8_t>(next >> 16);
-    psn[1] = static_cast<std::uint8_t>(next >> 8);
-    psn[2] = static_cast<std::uint8_t>(next);
+    std::uint8_t* const at = bytes_.data() + frame.offset + frame.psn_at;
+    const std::uint32_t psn = frame.first + pass * frame.stride;
+    at[0] = static_cast<std::uint8_t>(psn >> 16);
+    at[1] = static_cast<std::uint8_t>(psn >> 8);
+    at[2] = static_cast<std::uint8_t>(psn);
     if (!check_values) continue;
     MirroredPacket packet;
     if (find_packet(views_[i], 0, ChecksumPolicy::kRequired, packet) != FrameDrop::kNone) std::abort();

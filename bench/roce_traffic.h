@@ -1,15 +1,14 @@
 // RoceTraffic: frames of NCCL all-reduces that can be played again and again as if the job went on.
 //
 // Purpose: one pass is some all-reduces of a ring with everything that a mirror of all links sees of them: data, clear
-// to send, acknowledgements. advance() gives every frame the packet sequence number that it has in the next pass.
+// to send, acknowledgements. number() gives frames the packet sequence numbers that they have in a pass.
 // Ownership: owns the frames. Threads: one.
 #pragma once
 
 #include <cstdint>
-#include <unordered_map>
 #include <vector>
 
-#include "dataplane/icrc.h"
+#include "common/bytes.h"
 #include "dataplane/nccl_schedule.h"
 #include "generator/nccl_job.h"
 
@@ -20,16 +19,16 @@ struct RoceTrafficConfig {
   std::uint32_t path_mtu_bytes = 1024;
   std::uint32_t ranks = 4;
   std::uint32_t channels = 2;
-  std::uint32_t all_reduces = 1;
-  std::uint64_t elements = 0;  // of each
+  std::vector<std::uint64_t> elements;  // of each all-reduce of a pass
 };
 
 class RoceTraffic {
  public:
   explicit RoceTraffic(const RoceTrafficConfig& config);
 
-  // The next numbers for frames [begin, end); their check values too, if asked for.
-  void advance(std::size_t begin, std::size_t end, bool check_values);
+  // Frames [begin, end) as of pass number `pass`, counted from 0 where the connections begin; with new check values,
+  // if asked for.
+  void number(std::size_t begin, std::size_t end, std::uint32_t pass, bool check_values);
 
   [[nodiscard]] const std::vector<ByteSpan>& frames() const { return views_; }
   // Bytes of data in a pass: what writes carry.
@@ -42,10 +41,11 @@ class RoceTraffic {
   struct Numbered {
     std::size_t offset = 0;  // of the frame in bytes_
     std::uint16_t size = 0;
-    std::uint16_t psn = 0;     // where in the frame it stands
-    std::uint32_t stride = 0;  // what it grows by in a pass
+    std::uint16_t psn_at = 0;  // where in the frame its number stands
+    std::uint32_t first = 0;   // its number in the first pass
+    std::uint32_t stride = 0;  // what that grows by in a pass
   };
-  void measure_strides();
+  void find_numbers();
 
   generator::JobConfig job_;
   std::vector<std::vector<std::uint8_t>> reduced_;

@@ -1,12 +1,46 @@
 #!/usr/bin/python3
-"""Builds and runs the benchmarks. bench/run.py [NAME...]; the medians are printed, JSON goes to build/bench/."""
+"""Builds and runs the benchmarks. bench/run.py [NAME...]; medians and ranges are printed, JSON goes to build/bench/.
+
+What a benchmark's numbers mean together is said by bench/NAME_report.py, if there is one.
+"""
 import json
 import os
+import statistics
 import subprocess
 import sys
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 REPETITIONS = 5
+
+
+def repetitions(path):
+    """The repetitions of each benchmark in a JSON file, in order of appearance."""
+    rows = {}
+    with open(path, encoding="utf-8") as f:
+        for row in json.load(f)["benchmarks"]:
+            if row.get("run_type") == "iteration":
+                rows.setdefault(row["run_name"], []).append(row)
+    return rows
+
+
+def show(rows):
+    failed = False
+    for name, runs in rows.items():
+        wrong = [run["error_message"] for run in runs if run.get("error_occurred")]
+        if wrong:
+            print("   %-48s FAILED: %s" % (name, wrong[0]))
+            failed = True
+            continue
+        times = [run["real_time"] for run in runs]
+        text = "   %-48s %12.1f %s  (%.1f to %.1f)" % (name, statistics.median(times), runs[0]["time_unit"], min(times),
+                                                      max(times))
+        for key, scale, unit in (("bytes_per_second", 1e9, "GB/s"), ("items_per_second", 1e6, "M items/s")):
+            if key in runs[0]:
+                print("%s  %8.2f %s" % (text, statistics.median(run[key] for run in runs) / scale, unit))
+                break
+        else:
+            print(text)
+    return failed
 
 
 def main():
@@ -25,17 +59,13 @@ def main():
         path = os.path.join(out, name + ".json")
         done = subprocess.run([os.path.join(ROOT, "build", "bin", name), "--benchmark_out=" + path,
                                "--benchmark_out_format=json", "--benchmark_repetitions=%d" % REPETITIONS,
-                               "--benchmark_report_aggregates_only=true"], stdout=subprocess.DEVNULL)
-        if done.returncode != 0:
+                               "--benchmark_enable_random_interleaving=true"], stdout=subprocess.DEVNULL)
+        if done.returncode != 0 or show(repetitions(path)):
             failed.append(name)
             continue
-        with open(path) as f:
-            for row in json.load(f)["benchmarks"]:
-                if row.get("aggregate_name") == "median":
-                    rate = row.get("bytes_per_second") or row.get("items_per_second")
-                    unit = "GB/s" if row.get("bytes_per_second") else "M items/s"
-                    print("   %-48s %12.1f %s%s" % (row["run_name"], row["real_time"], row["time_unit"],
-                          "  %8.2f %s" % (rate / (1e9 if unit == "GB/s" else 1e6), unit) if rate else ""))
+        report = os.path.join(ROOT, "bench", name.removesuffix("_bench") + "_report.py")
+        if os.path.exists(report):
+            subprocess.run([sys.executable, report, path], check=True)
     print("BENCH FAILED: " + ", ".join(failed) if failed else "BENCH DONE: %d programs" % len(names))
     return 1 if failed else 0
 
