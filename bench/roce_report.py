@@ -28,9 +28,10 @@ def main():
     for name, runs in repetitions(sys.argv[1]).items():
         _, protocol, mtu, depth = name.split("/")[:4]
         rows.setdefault((protocol, mtu), {})[depth] = runs
-    print("| traffic | depth | frames | ns a frame, in the port's hands or behind it | million frames/s, received too "
+    print("| traffic | depth | frames | ns a frame | million frames/s, received too "
           "| payload GB/s |")
     print("|---|---|---|---|---|---|")
+    rows = dict(sorted(rows.items(), reverse=True, key=lambda row: (row[0][0], -int(row[0][1]))))
     for (protocol, mtu), depths in rows.items():
         sent = statistics.median(run["send_ns"] for run in depths["receive"])
         for depth, title in DEPTHS:
