@@ -16,29 +16,33 @@ class NcclDecoder::Flow final : public RoceSink {
       : decoder_(decoder), id_(id), source_rank_(source_rank), target_rank_(target_rank), target_qp_(target_qp) {}
 
   void piece(const RocePiece& piece) override {
+    if (ended_) return;
     if (!connection_ && !becomes_data(piece)) return;
     connection_->piece(piece);
   }
   void message(const RoceMessage& message) override {
     // Without data, but with an immediate: an empty step of a connection.
+    if (ended_) return;
     if (!connection_ && !control_ && message.immediate_seen) open();
     if (connection_) connection_->message(message);
   }
   void lost(const PsnRange& psns) override {
     if (connection_)
       connection_->lost(psns);
-    else if (!control_ && lost_first_.size() < kLostFirstMax)
+    else if (!control_ && !ended_ && lost_first_.size() < kLostFirstMax)
       lost_first_.push_back(psns);
   }
   void keep(const OwnedBytes& bytes) override { decoder_.emission_.sink->keep(bytes); }
 
   [[nodiscard]] std::uint32_t id() const { return id_; }
-  [[nodiscard]] NcclConnection* connection() { return ended_ ? nullptr : connection_.get(); }
+  [[nodiscard]] NcclConnection* connection() { return connection_.get(); }
   [[nodiscard]] const NcclConnection* connection() const { return connection_.get(); }
   [[nodiscard]] bool control() const { return control_; }
   void end() {
+    if (ended_) return;
     ended_ = true;
-    if (connection_) connection_->detach();
+    connection_.reset();  // and what it has kept; the communicator is made anew by whoever ends flows
+    --decoder_.live_flows_;
   }
 
  private:
@@ -58,7 +62,7 @@ class NcclDecoder::Flow final : public RoceSink {
     ++decoder_.counters_.connections;
     for (const PsnRange& psns : lost_first_) connection_->lost(psns);
     lost_first_.clear();
-    if (!ended_) decoder_.comm_->add(*connection_);
+    decoder_.comm_->add(*connection_);
   }
 
   NcclDecoder& decoder_;
@@ -112,7 +116,10 @@ NcclDecoder::~NcclDecoder() = default;
 void NcclDecoder::new_comm() {
   comm_ = std::make_unique<NcclComm>(config_.comm, comms_++, emission_);
   for (const auto& flow : flows_)
-    if (NcclConnection* const connection = flow->connection()) comm_->add(*connection);
+    if (NcclConnection* const connection = flow->connection()) {
+      connection->detach();  // from the one before, which is gone
+      comm_->add(*connection);
+    }
   comm_->set_sizes(sizes_);
 }
 
@@ -220,11 +227,12 @@ RoceSink& NcclDecoder::opened(const RoceFlowIdentity& identity) {
   const auto target = endpoints_->rank(identity.target);
   const std::uint32_t ranks = config_.comm.tuning.ranks;
   if (!source || !target || (*source + 1U) % ranks != *target) return ignored;
-  if (flows_.size() >= config_.max_connections) {
+  if (live_flows_ >= config_.max_connections) {
     ++counters_.refused_connections;
     return ignored;
   }
   flows_.push_back(std::make_unique<Flow>(*this, directory_.new_flow(), *source, *target, identity.target_qp));
+  ++live_flows_;
   return *flows_.back();
 }
 

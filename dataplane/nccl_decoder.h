@@ -30,7 +30,7 @@ struct NcclDecoderConfig {
   NcclConnectionConfig connection;
   RoceFlowTableConfig table;
   IcrcPolicy icrc = IcrcPolicy::kRequired;
-  std::uint32_t max_connections = 1024;
+  std::uint32_t max_connections = 1024;  // of lineages that have not ended
 };
 
 struct NcclDecoderCounters {
@@ -102,6 +102,7 @@ class NcclDecoder final : public Decoder, private RoceFlowUser {
   std::uint64_t lineage_ns_ = 0;  // when the last one began
   std::unique_ptr<NcclComm> comm_;
   std::vector<std::unique_ptr<Flow>> flows_;
+  std::uint32_t live_flows_ = 0;  // of lineages that have not ended
   RoceFlowTable table_;
 };
 

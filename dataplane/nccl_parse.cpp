@@ -7,7 +7,7 @@
 namespace gradtap::dataplane {
 namespace {
 
-constexpr std::size_t kHoleSteps = 20'000;
+constexpr std::size_t kHoleSteps = 2000;  // messages tried in one hole; also how deep its filling may nest
 constexpr std::size_t kDecidedKept = 1024;
 
 }  // namespace
@@ -237,6 +237,7 @@ void NcclParse::step(const Item& item) {
     }
     for (std::size_t pattern = 0; pattern < patterns_.size(); ++pattern) through(pattern, 0);
   }
+  if (item.hole && budget == 0) next.clear();  // what was not tried might fit as well
   if (next.empty() && !item.hole) {
     for (const Reading& reading : readings_)
       if (reading.pattern == kBetween && reading.owed_psns == 0) next.push_back(as_foreign(reading, item));

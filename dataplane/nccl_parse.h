@@ -7,8 +7,9 @@
 //
 // Invariants: a label is given once, in order. An all-reduce is read wherever one fits; only when its messages stop
 // fitting is its beginning read as foreign (reread() counts that: labels given meanwhile were wrong, and only the
-// witness stands behind them). After PSNs that no reading explains the parse is lost: everything is foreign from then
-// on. Ownership: plain values; at most max_readings readings and max_waiting unlabelled messages. Threads: one. Pure.
+// witness stands behind them), and only while nothing was lost; else the parse is lost. After PSNs that no reading
+// explains the parse is lost: everything is foreign from then on. Ownership: plain values; at most max_readings
+// readings and max_waiting unlabelled messages. Threads: one. Pure.
 #pragma once
 
 #include <cstddef>
@@ -134,7 +135,7 @@ class NcclParse {
   std::size_t waiting_ = 0;
   std::uint32_t packet_bytes_ = 0;
   std::optional<bool> splits_;  // long messages have their immediate apart
-  bool filled_ = false;         // a hole was filled, or a message's beginning, since readings agreed on a place
+  bool filled_ = false;         // a hole was filled, or a message's beginning concluded, since the parse (re)started
   bool lost_ = false;
   std::uint64_t revision_ = 0;
   std::uint64_t reread_ = 0;
