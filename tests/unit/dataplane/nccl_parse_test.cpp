@@ -134,6 +134,33 @@ TEST_CASE("an operation that was no all-reduce after all is taken back, once it 
   CHECK(wire.parse.at_boundary());
 }
 
+TEST_CASE("after a loss nothing is taken back: the filling may have been wrong") {
+  Wire wire;
+  wire.parse.set_patterns({pattern(0, 5000, 0), pattern(1, 1000, 0)});
+  wire.send(20000);
+  wire.lose(20);
+  wire.send(20000);
+  CHECK(wire.labels() == Labels{"ar 0.0", "ar 1.0"});
+  wire.send(4000);  // of another operation
+  CHECK(wire.parse.lost());
+  CHECK(wire.parse.reread() == 1);
+}
+
+TEST_CASE("an immediate that is lost apart from its data is no message of its own") {
+  Wire wire;
+  wire.parse.set_patterns({pattern(0, 5000, 0)});
+  RoceMessage message;
+  message.bytes = 20000;
+  message.address = 0x1000;
+  message.packet_bytes = 1024;
+  message.awaits_immediate = true;
+  wire.parse.message(message);
+  wire.lose(1);
+  wire.send(20000);
+  CHECK(wire.labels() == Labels{"ar 0.0", "ar 0.1"});
+  CHECK_FALSE(wire.parse.lost());
+}
+
 TEST_CASE("hostile lengths: readings and what waits stay inside their bounds") {
   NcclParseConfig config;
   config.max_readings = 8;
