@@ -155,7 +155,7 @@ Status greet(SocketStream& stream, const NodeLinkOptions& options, const std::st
   if (welcome->fault) return std::unexpected<Error>(*welcome->fault);
   if (welcome->name != peer)
     return fail(ErrorCode::kPeerRefused, "another node answers at a peer's address", {}, peer, welcome->name,
-                "give all nodes the same cluster file");
+                "give all nodes the same cluster file and object store");
   return {};
 }
 

@@ -25,25 +25,37 @@ struct ControlPorts::Call {
   std::shared_ptr<void> place;
 };
 
-ControlPorts::ControlPorts(asio::io_context& context, const NodeLinkOptions& options, const LinkMember& self,
-                           LinkCounters& counters, TunnelSet& tunnels)
-    : context_(context), options_(options), self_(self), counters_(counters), tunnels_(tunnels) {}
+ControlPorts::ControlPorts(asio::io_context& context, const NodeLinkOptions& options, const MemberBook& book,
+                           const LinkMember& self, LinkCounters& counters, TunnelSet& tunnels)
+    : context_(context), options_(options), book_(book), self_(self), counters_(counters), tunnels_(tunnels) {}
 
 Status ControlPorts::open(const LinkMember& peer) {
-  Port& port = ports_.emplace_back(Port{peer, tcp::acceptor(context_), asio::steady_timer(context_)});
+  for (Port& known : ports_)
+    if (known.peer.name == peer.name) {
+      known.peer = peer;
+      return {};
+    }
+  tcp::acceptor acceptor(context_);
   asio::error_code error;
-  port.acceptor.open(tcp::v4(), error);
-  if (!error) port.acceptor.bind({asio::ip::address_v4::loopback(), 0}, error);
-  if (!error) port.acceptor.listen(kBacklog, error);
-  if (!error) port.port = port.acceptor.local_endpoint(error).port();
+  std::uint16_t number = 0;
+  acceptor.open(tcp::v4(), error);
+  if (!error) acceptor.bind({asio::ip::address_v4::loopback(), 0}, error);
+  if (!error) acceptor.listen(kBacklog, error);
+  if (!error) number = acceptor.local_endpoint(error).port();
   if (error)
     return fail(ErrorCode::kPortOpen, "cannot listen on loopback", peer.name, "a free port", error.message(),
                 "check that 127.0.0.1 is up");
-  accept(port);
+  Port* port = nullptr;
+  {
+    const std::lock_guard lock(mutex_);
+    port = &ports_.emplace_back(Port{peer, std::move(acceptor), asio::steady_timer(context_), number});
+  }
+  accept(*port);
   return {};
 }
 
 std::uint16_t ControlPorts::port(const std::string& peer) const {
+  const std::lock_guard lock(mutex_);
   for (const Port& port : ports_)
     if (port.peer.name == peer) return port.port;
   return 0;
@@ -74,6 +86,7 @@ void ControlPorts::accept(Port& port) {
 }
 
 void ControlPorts::lead(const LinkMember& peer, tcp::socket socket) {
+  if (!book_.find(peer.name)) return;  // no member any more
   const auto call = std::make_shared<Call>(context_, peer, std::move(socket));
   call->place = tunnels_.reserve("to " + peer.name);
   if (call->place == nullptr) {

@@ -1,12 +1,13 @@
 // ControlPorts: for every peer a port on loopback that leads to the peer's middleman.
 //
-// Ownership: owns the ports and connections that are being set up. Threads: open() and port() before the link's thread
-// runs, the rest on it. Invariants: bound to 127.0.0.1 only. Failure behaviour: a peer that cannot be reached, or
-// refuses, closes the connection at once; it is counted. Internal to the link.
+// Ownership: owns the ports and connections that are being set up. Threads: port() any; open() before the link's thread
+// runs or on it, the rest on it. Invariants: bound to 127.0.0.1 only. Failure behaviour: a peer that cannot be reached,
+// or refuses, closes the connection at once; it is counted. Internal to the link.
 #pragma once
 
 #include <list>
 #include <memory>
+#include <mutex>
 #include <set>
 #include <string>
 
@@ -20,9 +21,10 @@ namespace gradtap::link {
 
 class ControlPorts {
  public:
-  ControlPorts(asio::io_context& context, const NodeLinkOptions& options, const LinkMember& self,
-               LinkCounters& counters, TunnelSet& tunnels);
+  ControlPorts(asio::io_context& context, const NodeLinkOptions& options, const MemberBook& book,
+               const LinkMember& self, LinkCounters& counters, TunnelSet& tunnels);
 
+  // A peer that has a port already keeps it: what is led through it from now on goes to the address given here.
   [[nodiscard]] Status open(const LinkMember& peer);
   [[nodiscard]] std::uint16_t port(const std::string& peer) const;  // 0: no such peer
   void close();
@@ -42,9 +44,11 @@ class ControlPorts {
 
   asio::io_context& context_;
   const NodeLinkOptions& options_;
+  const MemberBook& book_;
   const LinkMember self_;
   LinkCounters& counters_;
   TunnelSet& tunnels_;
+  mutable std::mutex mutex_;  // of the list itself, for port()
   std::list<Port> ports_;
   std::set<std::shared_ptr<Call>> calls_;
 };

@@ -26,7 +26,7 @@ asio::ip::address plain(const asio::ip::address& address) {
 
 std::unexpected<Error> refused(std::string what, std::string expected, std::string actual) {
   return fail(ErrorCode::kPeerRefused, std::move(what), {}, std::move(expected), std::move(actual),
-              "give all nodes the same cluster file");
+              "give all nodes the same cluster file and object store");
 }
 
 }  // namespace
@@ -72,10 +72,11 @@ struct Door::Visit {
   }
 };
 
-Door::Door(asio::io_context& context, const NodeLinkOptions& options, LinkCounters& counters, BulkThreads& bulk,
-           TunnelSet& tunnels, const std::atomic<std::uint16_t>& control_target)
+Door::Door(asio::io_context& context, const NodeLinkOptions& options, const MemberBook& book, LinkCounters& counters,
+           BulkThreads& bulk, TunnelSet& tunnels, const std::atomic<std::uint16_t>& control_target)
     : context_(context),
       options_(options),
+      book_(book),
       counters_(counters),
       bulk_(bulk),
       tunnels_(tunnels),
@@ -129,11 +130,7 @@ void Door::greet(tcp::socket socket) {
   const auto remote = socket.remote_endpoint(error);
   if (error) return;
   const asio::ip::address address = plain(remote.address());
-  const bool known = std::any_of(options_.members.begin(), options_.members.end(), [&](const LinkMember& member) {
-    asio::error_code bad;
-    return asio::ip::make_address(member.address, bad) == address && !bad;
-  });
-  if (!known) {
+  if (!book_.has_address(address)) {
     counters_.refused_address.add();
     tell(address, {ErrorCode::kPeerRefused, "a connection from an address of no member", {}, {}, {}, {}});
     return;
@@ -173,9 +170,8 @@ void Door::judge(const std::shared_ptr<Visit>& visit, Result<Frame> frame) {
 }
 
 Status Door::admit(const schema::LinkHello& hello, const asio::ip::address& address) const {
-  const auto member = std::find_if(options_.members.begin(), options_.members.end(),
-                                   [&](const LinkMember& each) { return each.name == hello.name; });
-  if (member == options_.members.end() || hello.name == options_.self)
+  const auto member = book_.find(hello.name);
+  if (!member || hello.name == options_.self)
     return refused("a node that is no other member", "a member's name", hello.name.substr(0, 64));
   asio::error_code error;
   if (asio::ip::make_address(member->address, error) != address || error)
@@ -184,8 +180,8 @@ Status Door::admit(const schema::LinkHello& hello, const asio::ip::address& addr
   if (hello.peer != options_.self)
     return refused("a node looks for another one here", options_.self, hello.peer.substr(0, 64));
   if (hello.cluster != options_.cluster)
-    return refused(fmt::format("the cluster file of \"{}\" differs", hello.name),
-                   to_hex(options_.cluster).substr(0, 16), to_hex(hello.cluster).substr(0, 16));
+    return refused(fmt::format("\"{}\" belongs to another cluster", hello.name), to_hex(options_.cluster).substr(0, 16),
+                   to_hex(hello.cluster).substr(0, 16));
   return {};
 }
 

@@ -21,6 +21,7 @@
 #include "link/control_tunnel.h"
 #include "link/link_counters.h"
 #include "link/link_options.h"
+#include "link/member_book.h"
 #include "schema/link_codec.h"
 
 namespace gradtap::link {
@@ -44,8 +45,8 @@ class TunnelSet {
 
 class Door {
  public:
-  Door(asio::io_context& context, const NodeLinkOptions& options, LinkCounters& counters, BulkThreads& bulk,
-       TunnelSet& tunnels, const std::atomic<std::uint16_t>& control_target);
+  Door(asio::io_context& context, const NodeLinkOptions& options, const MemberBook& book, LinkCounters& counters,
+       BulkThreads& bulk, TunnelSet& tunnels, const std::atomic<std::uint16_t>& control_target);
 
   [[nodiscard]] Status open(const std::string& address, std::uint16_t port);
   [[nodiscard]] std::uint16_t port() const { return port_; }
@@ -64,6 +65,7 @@ class Door {
 
   asio::io_context& context_;
   const NodeLinkOptions& options_;
+  const MemberBook& book_;
   LinkCounters& counters_;
   BulkThreads& bulk_;
   TunnelSet& tunnels_;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <condition_variable>
+#include <future>
 #include <map>
 #include <mutex>
 #include <thread>
@@ -29,12 +30,13 @@ struct NodeLink::Impl {
   Impl(NodeLinkOptions from, LinkMember me)
       : options(std::move(from)),
         self(std::move(me)),
+        book(options.members),
         counters(*options.metrics),
         control_target(options.control_target),
         bulk(options, counters, registry),
         tunnels(options.limits, counters),
-        door(context, options, counters, bulk, tunnels, control_target),
-        control(context, options, self, counters, tunnels) {}
+        door(context, options, book, counters, bulk, tunnels, control_target),
+        control(context, options, book, self, counters, tunnels) {}
 
   // Waits for the next try; false when the deadline comes first or the link is stopped.
   bool pause(std::uint64_t ms, Deadline deadline) {
@@ -47,7 +49,20 @@ struct NodeLink::Impl {
   Result<std::string> fetch(PeerPool& pool, const BulkRequest& request, const ChunkSink& sink, Deadline deadline);
 
   const NodeLinkOptions options;
+  // The pool of a peer as it is now; null when it is no other member.
+  std::shared_ptr<PeerPool> pool_of(const std::string& peer) {
+    const std::lock_guard lock(mutex);
+    const auto it = pools.find(peer);
+    return it == pools.end() ? nullptr : it->second.pool;
+  }
+
+  struct Pool {
+    LinkMember peer;
+    std::shared_ptr<PeerPool> pool;
+  };
+
   const LinkMember self;
+  MemberBook book;
   LinkCounters counters;
   std::atomic<std::uint16_t> control_target;
   StreamRegistry registry;
@@ -56,8 +71,9 @@ struct NodeLink::Impl {
   TunnelSet tunnels;
   Door door;
   ControlPorts control;
-  std::map<std::string, std::unique_ptr<PeerPool>> pools;
+  std::map<std::string, Pool> pools;  // under mutex
   std::thread thread;
+  std::mutex changing;
   std::mutex mutex;
   std::condition_variable stopping_cv;
   bool stopping = false;
@@ -99,8 +115,8 @@ Result<std::unique_ptr<NodeLink>> NodeLink::start(NodeLinkOptions options) {
   for (const LinkMember& member : impl.options.members) {
     if (member.name == impl.self.name) continue;
     GRADTAP_TRY(impl.control.open(member));
-    impl.pools.emplace(member.name,
-                       std::make_unique<PeerPool>(impl.options, member, impl.self, impl.counters, impl.registry));
+    impl.pools[member.name] = {
+        member, std::make_shared<PeerPool>(impl.options, member, impl.self, impl.counters, impl.registry)};
   }
   impl.thread = std::thread([&impl] {
     const auto work = asio::make_work_guard(impl.context);
@@ -111,6 +127,7 @@ Result<std::unique_ptr<NodeLink>> NodeLink::start(NodeLinkOptions options) {
 
 void NodeLink::stop() {
   Impl& impl = *impl_;
+  const std::lock_guard changing(impl.changing);  // nobody waits for the link's thread when it ends
   {
     const std::lock_guard lock(impl.mutex);
     if (impl.stopping) return;
@@ -128,7 +145,7 @@ void NodeLink::stop() {
     impl.thread.join();
   }
   impl.registry.abort_all();
-  for (const auto& [name, pool] : impl.pools) pool->stop();
+  for (const auto& [name, entry] : impl.pools) entry.pool->stop();
   impl.bulk.stop();
 }
 
@@ -138,6 +155,36 @@ std::uint16_t NodeLink::control_port(const std::string& peer) const {
 
 void NodeLink::set_control_target(std::uint16_t port) {
   impl_->control_target.store(port);
+}
+
+Status NodeLink::set_members(const std::vector<LinkMember>& members) {
+  Impl& impl = *impl_;
+  const std::lock_guard changing(impl.changing);
+  std::vector<std::shared_ptr<PeerPool>> gone;
+  {
+    const std::lock_guard lock(impl.mutex);
+    if (impl.stopping) return {};
+    impl.book.set(members);
+    for (auto it = impl.pools.begin(); it != impl.pools.end();) {
+      const auto now = impl.book.find(it->first);
+      const bool same = now && now->address == it->second.peer.address && now->port == it->second.peer.port;
+      if (!same) gone.push_back(it->second.pool);
+      it = same ? std::next(it) : impl.pools.erase(it);
+    }
+    for (const LinkMember& member : members)
+      if (member.name != impl.self.name && !impl.pools.contains(member.name))
+        impl.pools[member.name] = {
+            member, std::make_shared<PeerPool>(impl.options, member, impl.self, impl.counters, impl.registry)};
+  }
+  for (const auto& pool : gone) pool->stop();
+  std::promise<Status> opened;
+  asio::post(impl.context, [&] {
+    Status status;
+    for (const LinkMember& member : members)
+      if (status && member.name != impl.self.name) status = impl.control.open(member);
+    opened.set_value(std::move(status));
+  });
+  return opened.get_future().get();
 }
 
 std::uint16_t NodeLink::listen_port() const {
@@ -180,13 +227,13 @@ Result<std::string> NodeLink::fetch(const std::string& peer, const BulkRequest& 
                                     std::uint64_t deadline_ms) {
   Impl& impl = *impl_;
   impl.counters.calls.add();
-  const auto pool = impl.pools.find(peer);
+  const std::shared_ptr<PeerPool> pool = impl.pool_of(peer);
   const auto failed = [&](Error error) {
     impl.counters.calls_failed.add();
     if (error.code == ErrorCode::kTimeout) impl.counters.calls_timed_out.add();
     return std::unexpected<Error>(std::move(error));
   };
-  if (pool == impl.pools.end())
+  if (pool == nullptr)
     return failed({ErrorCode::kPeerUnreachable,
                    "no other member has this name",
                    peer,
@@ -197,8 +244,8 @@ Result<std::string> NodeLink::fetch(const std::string& peer, const BulkRequest& 
     return failed({ErrorCode::kRequestTooLarge, "the body of a request is too large", peer,
                    fmt::format("at most {} bytes", impl.options.limits.body_bytes_max),
                    fmt::format("{} bytes", request.body.size()), "send less at once"});
-  auto meta = impl.fetch(*pool->second, request, sink,
-                         after_ms(deadline_ms != 0 ? deadline_ms : impl.options.limits.call_timeout_ms));
+  auto meta =
+      impl.fetch(*pool, request, sink, after_ms(deadline_ms != 0 ? deadline_ms : impl.options.limits.call_timeout_ms));
   if (!meta) return failed(std::move(meta.error()));
   return meta;
 }

@@ -1,13 +1,14 @@
 // NodeLink: everything that travels between the nodes of a cluster, over one listening port a node.
 //
 // Purpose: call() asks a peer and gathers its answer; the handler answers peers; control ports lead the actors'
-// middleman to its peers. Ownership: owns sockets and threads; options.metrics and options.events outlive it. Threads:
-// call() and fetch() from any thread, they block; the handler runs on the link's threads, several at once; start, stop
-// and destruction by one owner (stop() waits for handlers that run). Invariants: only members of the same cluster file,
-// from their own addresses, are listened to; every buffer, wait and number of connections is bounded by LinkLimits.
-// Failure behaviour: a stopped peer is PEER_UNREACHABLE at once, a frozen one TIMEOUT at the deadline (or at
-// connect_timeout_ms, when no connection was open); a connection that breaks under an answer is replaced, and the
-// answer goes on at the first chunk that is missing, until the deadline. A request may reach the peer more than once.
+// middleman to its peers. Members may change while it runs. Ownership: owns sockets and threads; options.metrics and
+// options.events outlive it. Threads: call() and fetch() from any thread, they block; the handler runs on the link's
+// threads, several at once; start, stop and destruction by one owner (stop() waits for handlers that run). Invariants:
+// only members of the same cluster file, from their own addresses, are listened to; every buffer, wait and number of
+// connections is bounded by LinkLimits. Failure behaviour: a stopped peer is PEER_UNREACHABLE at once, a frozen one
+// TIMEOUT at the deadline (or at connect_timeout_ms, when no connection was open); a connection that breaks under an
+// answer is replaced, and the answer goes on at the first chunk that is missing, until the deadline. A request may
+// reach the peer more than once.
 #pragma once
 
 #include <cstdint>
@@ -46,6 +47,9 @@ class NodeLink {
   // Loopback port that leads to the peer's middleman; 0 when it is no other member.
   [[nodiscard]] std::uint16_t control_port(const std::string& peer) const;
   void set_control_target(std::uint16_t port);
+  // From now on these are the members, this node among them: new ones can be called and may call, others neither; who
+  // changed its address is called there. Waits for the link's thread; by the link's owner, one call at a time.
+  [[nodiscard]] Status set_members(const std::vector<LinkMember>& members);
   [[nodiscard]] std::uint16_t listen_port() const;
   void stop();
 

@@ -83,7 +83,7 @@ TEST_CASE("a hello that is not a member's is refused by name") {
   cases[3].hello.peer = std::string("tap2");
   cases[3].what = "looks for another";
   cases[4].hello.cluster[5] = 1;
-  cases[4].what = "cluster file";
+  cases[4].what = "another cluster";
   cases[5].hello.name.assign(700, 'n');
   cases[5].what = "no other member";
   for (const Case& each : cases) {
