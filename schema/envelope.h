@@ -23,6 +23,7 @@ enum class RecordType : std::uint16_t {
   kLineageClaim = 4,
   kPoint = 5,
   kSideState = 6,
+  kEpoch = 7,
 };
 
 inline constexpr std::uint16_t kRecordFormat = 1;  // the newest format this build reads and writes

@@ -93,6 +93,10 @@ bool parse_lineage_object(const std::vector<std::string_view>& part, ObjectKey& 
 bool parse(const std::vector<std::string_view>& part, ObjectKey& key) {
   if (part[0] == "cluster") {
     if (part.size() == 2 && part[1] == "store-id") return true;
+    if (part.size() == 3 && part[1] == "epoch") {
+      key.kind = KeyKind::kEpoch;
+      return number(part[2], key.counter) && key.counter != 0;
+    }
     if (part.size() != 3 || part[1] != "seen") return false;
     key.kind = KeyKind::kSeen;
     const std::size_t dash = part[2].rfind('-');
@@ -143,6 +147,8 @@ std::string build_key(const ObjectKey& key) {
       return fmt::format("{}{:020}", points_prefix(key.job, key.lineage), key.step);
     case KeyKind::kLease:
       return fmt::format("{}{:020}-{}-{:020}", leases_prefix(key.job, key.lineage), key.step, key.uid, key.counter);
+    case KeyKind::kEpoch:
+      return fmt::format("{}{:020}", epochs_prefix(), key.counter);
   }
   return {};
 }
@@ -180,6 +186,14 @@ std::string meta_key(std::string_view job, LineageId lineage, std::string_view u
 
 std::string point_key(std::string_view job, LineageId lineage, StepNumber step) {
   return build_key({KeyKind::kPoint, std::string(job), lineage, 0, step, {}});
+}
+
+std::string epoch_key(std::uint64_t number) {
+  return build_key({KeyKind::kEpoch, {}, 0, 0, 0, {}, number});
+}
+
+std::string epochs_prefix() {
+  return "cluster/epoch/";
 }
 
 std::string job_prefix(std::string_view job) {

@@ -4,6 +4,7 @@
 // digits, so that text order is number order; a shard has 5 digits at least; a uid is 1 to 64 of a-z 0-9.
 //   cluster/store-id                      the store's nonce
 //   cluster/seen/NODE-uid                 a node was here (store_identity.h)
+//   cluster/epoch/n                       epoch record, n = 1, 2, 3, ...; 20 digits
 //   jobs/J/lineage/n                      lineage claim
 //   jobs/J/L/shard/NNNNN/full/SSS-uid     full version of a shard
 //   jobs/J/L/shard/NNNNN/log/SSS-uid      gradient record of a shard
@@ -36,6 +37,7 @@ enum class KeyKind : std::uint8_t {
   kMeta,
   kPoint,
   kLease,
+  kEpoch,
 };
 
 // Fields without a meaning for the kind are zero or empty.
@@ -46,7 +48,7 @@ struct ObjectKey {
   ShardId shard = 0;
   StepNumber step = 0;
   std::string uid;
-  std::uint64_t counter = 0;  // kLease
+  std::uint64_t counter = 0;  // kLease; kEpoch: its number
   friend bool operator==(const ObjectKey&, const ObjectKey&) = default;
 };
 
@@ -63,8 +65,10 @@ struct ObjectKey {
                                          std::string_view uid);
 [[nodiscard]] std::string meta_key(std::string_view job, LineageId lineage, std::string_view uid);
 [[nodiscard]] std::string point_key(std::string_view job, LineageId lineage, StepNumber step);
+[[nodiscard]] std::string epoch_key(std::uint64_t number);
 
 // Prefixes to list, each with its closing '/'.
+[[nodiscard]] std::string epochs_prefix();                                                  // cluster/epoch/
 [[nodiscard]] std::string job_prefix(std::string_view job);                                 // jobs/J/
 [[nodiscard]] std::string lineage_claims_prefix(std::string_view job);                      // jobs/J/lineage/
 [[nodiscard]] std::string lineage_objects_prefix(std::string_view job, LineageId lineage);  // jobs/J/L/

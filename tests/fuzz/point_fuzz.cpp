@@ -1,11 +1,12 @@
-// What is read from the object store is hostile: keys, point records, claims, side state, object headers, part tables,
-// whole objects in pieces.
+// What is read from the object store is hostile: keys, point records, claims, side state, epochs, object headers, part
+// tables, whole objects in pieces.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
 #include <string>
 
+#include "schema/epoch_codec.h"
 #include "schema/point_codec.h"
 #include "storage/file_ops.h"
 #include "storage/object_format.h"
@@ -42,7 +43,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   if (size < 2) return 0;
   const ByteSpan bytes(data + 2, size - 2);
   const std::string text(bytes.begin(), bytes.end());
-  switch (data[0] % 10) {
+  switch (data[0] % 11) {
     case 0:
       round_trip(schema::seal(schema::RecordType::kPoint, bytes), schema::decode_point);
       break;
@@ -77,6 +78,9 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     case 8:
       if (const auto record = schema::decode_point(schema::seal(schema::RecordType::kPoint, bytes)))
         (void)storage::check_point_names(*record, storage::point_key(record->canonical.job_name, 1, 1));
+      break;
+    case 9:
+      round_trip(schema::seal(schema::RecordType::kEpoch, bytes), schema::decode_epoch);
       break;
     default: {
       schema::ObjectRef ref{storage::log_key("a", 1, 2, 3, "u"), bytes.size(), sha256(bytes)};

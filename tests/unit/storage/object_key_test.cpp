@@ -22,6 +22,8 @@ TEST_CASE("keys as documented, and back") {
         base + "lease/00000000000000000065-ab1-00000000000000000002");
   CHECK(build_key({KeyKind::kStoreId, {}, 0, 0, 0, {}}) == "cluster/store-id");
   CHECK(build_key({KeyKind::kSeen, "tap-0", 0, 0, 0, "ab1"}) == "cluster/seen/tap-0-ab1");
+  CHECK(epoch_key(12) == "cluster/epoch/00000000000000000012");
+  CHECK(epochs_prefix() == "cluster/epoch/");
   CHECK(points_prefix("gpt-2.small", 3) == base + "point/");
   const ObjectKey keys[] = {
       {KeyKind::kStoreId, {}, 0, 0, 0, {}},
@@ -34,6 +36,8 @@ TEST_CASE("keys as documented, and back") {
       {KeyKind::kMeta, "a", 1, 0, 0, "z"},
       {KeyKind::kPoint, "a", 1, 0, 5, {}},
       {KeyKind::kLease, "a", 1, 0, 5, "z", ~std::uint64_t{0}},
+      {KeyKind::kEpoch, {}, 0, 0, 0, {}, 1},
+      {KeyKind::kEpoch, {}, 0, 0, 0, {}, ~std::uint64_t{0}},
   };
   for (const ObjectKey& key : keys) {
     const std::string text = build_key(key);
@@ -86,6 +90,12 @@ TEST_CASE("what is no key is none: another form of the same number, hostile path
       base + "other/00000000000000000005-a",
       "cluster/store-id2",
       "cluster/seen/a",
+      "cluster/epoch",
+      "cluster/epoch/1",
+      "cluster/epoch/00000000000000000000",
+      "cluster/epoch/0000000000000000001x",
+      "cluster/epoch/99999999999999999999",
+      "cluster/epoch/00000000000000000001/x",
       "tmp/a.b",
   };
   for (const std::string& key : wrong) CHECK_FALSE_MESSAGE(parse_key(key).has_value(), key);
