@@ -4,6 +4,7 @@
 
 #include <CLI/CLI.hpp>
 
+#include "apps/commands/capacity_command.h"
 #include "apps/commands/commands.h"
 #include "apps/commands/generate_command.h"
 #include "apps/commands/points_command.h"
@@ -109,6 +110,13 @@ int main(int argc, char** argv) {
       ->needs(export_source)
       ->capture_default_str();
   export_command->add_flag("--optimizer", optimizer, "moments and counters too");
+
+  CapacityOptions planned;
+  auto* plan_command = app.add_subcommand("plan", "questions before anything is changed: capacity");
+  plan_command->require_subcommand(1);
+  auto* capacity_command =
+      plan_command->add_subcommand("capacity", "does a job fit, what binds, how many nodes (docs/capacity.md)");
+  capacity_flags(capacity_command, planned);
 
   InspectOptions inspect_options;
   auto* inspect_command = app.add_subcommand("inspect", "what a capture holds: flows, ops, completeness");
@@ -216,6 +224,7 @@ int main(int argc, char** argv) {
     }
     return export_state(common, *point.step, out_file, optimizer);
   }
+  if (*capacity_command) return plan_capacity(planned);
   if (*generate_command) return generate(generated);
   return inspect(inspect_options);
 }

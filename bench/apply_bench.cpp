@@ -15,7 +15,7 @@ constexpr std::uint64_t kElements = 50'000'000;
 
 Schema model(OptimizerClass type) {
   Schema schema;
-  schema.parameters.push_back({"w", {kElements}, {0}, kElements, true, 0, std::nullopt});
+  schema.parameters.push_back({"w", {kElements}, {0}, kElements, true, 0, 0, {}, std::nullopt});
   schema.optimizer.type = type;
   if (type == OptimizerClass::kSgd)
     schema.optimizer.kinds = {StateKind::kMomentumBuffer};

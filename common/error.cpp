@@ -134,6 +134,8 @@ std::string_view error_name(ErrorCode code) {
       return "TIMEOUT";
     case ErrorCode::kUnsupported:
       return "UNSUPPORTED";
+    case ErrorCode::kCapacityExceeded:
+      return "CAPACITY_EXCEEDED";
     case ErrorCode::kPeerMalformed:
       return "PEER_MALFORMED";
     case ErrorCode::kPeerRefused:

@@ -85,6 +85,7 @@ enum class ErrorCode : std::uint16_t {
   kPeerUnreachable = 509,
   kTimeout = 510,
   kUnsupported = 511,
+  kCapacityExceeded = 512,
   // node link
   kPeerMalformed = 520,
   kPeerRefused = 521,

@@ -20,7 +20,7 @@ import sys
 import time
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-FLOORS = ["common", "schema", "dataplane", "replica", "storage", "link", "recovery", "actors", "apps"]
+FLOORS = ["common", "capacity", "schema", "dataplane", "replica", "storage", "link", "recovery", "actors", "apps"]
 CPP = FLOORS + ["bench", "tests"]
 SHOWN = 20  # lines of each finding
 JOBS = int(os.environ.get("JOBS", os.cpu_count() or 1))

@@ -11,6 +11,7 @@ import tempfile
 
 ALLOWED = {
     "common": set(),
+    "capacity": {"common"},
     "schema": {"common"},
     "dataplane": {"common", "schema"},
     "generator": {"common", "schema", "dataplane"},
@@ -18,8 +19,8 @@ ALLOWED = {
     "storage": {"common", "schema"},
     "link": {"common", "schema"},
     "recovery": {"common", "schema", "replica", "storage"},
-    "actors": {"common", "schema", "dataplane", "replica", "storage", "link", "recovery"},
-    "apps": {"common", "schema", "dataplane", "generator", "replica", "storage", "link", "recovery", "actors"},
+    "actors": {"common", "capacity", "schema", "dataplane", "replica", "storage", "link", "recovery"},
+    "apps": {"common", "capacity", "schema", "dataplane", "generator", "replica", "storage", "link", "recovery", "actors"},
 }
 FOLDERS_WITH_README = list(ALLOWED) + ["cluster-config", "trainer", "tests", "bench", "docs"]
 INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]', re.M)
@@ -66,7 +67,7 @@ def violations(root):
                 found.append("%s: the build looks for *%s and does not see it" % (shown, ending))
             if kind != "fuzz" and shown.split("/")[2] not in ALLOWED:
                 found.append("%s: %s is not a floor, so no test program takes it" % (shown, shown.split("/")[2]))
-            if kind != "fuzz" and shown.split("/")[2] in ("dataplane", "generator", "replica", "storage", "link", "recovery"):
+            if kind != "fuzz" and shown.split("/")[2] in ("capacity", "dataplane", "generator", "replica", "storage", "link", "recovery"):
                 floor = shown.split("/")[2]
                 for included in INCLUDE.findall(open(path, encoding="utf-8").read()):
                     named = included.split("/")[0]
