@@ -2,11 +2,12 @@
 PYTHON := /usr/bin/python3
 BUILD := build
 .DEFAULT_GOAL := help
-.PHONY: help setup configure build build-tests demo test test-all bench check clean
+.PHONY: help setup configure build build-tests demo demo-scale test test-all bench check clean
 
 help:
 	@echo "make build     the programs, into $(BUILD)/bin (installs missing Debian packages first, see setup.sh)"
 	@echo "make demo      three nodes follow four ranks; a node, then all ranks are killed; the end is compared (under 4 minutes)"
+	@echo "make demo-scale two nodes become four and three while a job trains; one is killed, one drained (under 2 minutes)"
 	@echo "make test      unit, property, floor, trainer and short live tests (at most 15 minutes on 2 cores)"
 	@echo "make test-all  make test, and the long live tests: the whole matrix, loss, kills, damage, faults, a soak"
 	@echo "make bench     the benchmarks"
@@ -30,6 +31,9 @@ build-tests: build
 	@echo "== compiling the tests"
 	@cmake --build --preset release || { echo "BUILD FAILED: tests"; exit 1; }
 	@echo "BUILD OK: tests in $(BUILD)/bin"
+
+demo-scale: build
+	@$(PYTHON) tests/system/demo_scale.py
 
 demo: build
 	@$(PYTHON) tests/system/demo.py

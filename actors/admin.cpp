@@ -74,6 +74,7 @@ void ask_everybody(AdminPointer self, const GatheringPtr& gathering) {
   ask(self, gathering, wiring.fetcher, "fetcher");
   ask(self, gathering, wiring.membership, "membership");
   ask(self, gathering, wiring.publisher, "publisher");
+  ask(self, gathering, wiring.epochs, "epochs");
   for (std::size_t i = 0; i < wiring.replicators.size(); ++i)
     ask(self, gathering, wiring.replicators[i], "replicator." + std::to_string(i));
   for (std::size_t i = 0; i < wiring.ingress.size(); ++i)
@@ -140,7 +141,8 @@ void own_status(AdminPointer self, Answer answer) {
       body["link"] = std::move(link);
     }
     if (membership.is_object())
-      for (const char* key : {"members", "home", "security", "replicas"}) body[key] = membership.value(key, json());
+      for (const char* key : {"members", "home", "security", "replicas", "epoch"})
+        body[key] = membership.value(key, json());
     answer(std::move(body));
   };
   ask_everybody(self, gathering);

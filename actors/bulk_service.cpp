@@ -84,6 +84,7 @@ Source full_version(const BulkServiceOptions& options, const BulkRequest& reques
     }
     return version_of(options, held.step, held.digest, std::move(kinds));
   }
+  if (options.want_full) options.want_full(request.lineage, request.shard, request.argument);
   return unavailable(request);
 }
 

@@ -27,6 +27,8 @@ struct BulkServiceOptions {
   std::shared_ptr<TapRetention> retention;
   std::shared_ptr<const BaselineHold> baseline;
   FeedActor feed;
+  // A peer asks for a full version no older than this, and none is stored: the shard's owner may write one.
+  std::function<void(LineageId, ShardId, StepNumber)> want_full;
   std::function<HttpAnswer(HttpRequest&&)> side_channel;  // answers as the home, or that this node is not
 };
 

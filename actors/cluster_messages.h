@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "actors/cluster_state.h"
 #include "actors/coordination.h"
 #include "actors/messages.h"
 
@@ -37,6 +38,9 @@ using PulledVersionPtr = std::shared_ptr<const PulledVersion>;
 
 using PeerReportPtr = std::shared_ptr<const PeerReport>;
 using GapsPtr = std::shared_ptr<const std::vector<Gap>>;
+
+using ClusterShapePtr = std::shared_ptr<const ClusterShape>;
+using ControlPortsPtr = std::shared_ptr<const std::vector<std::uint16_t>>;  // by member; 0 for this node
 
 // What the publisher needs to know of the job's progress.
 struct PublishView {

@@ -18,6 +18,8 @@ constexpr std::size_t kOpsKept = 16'384;
 constexpr std::size_t kDroppedKept = 65'536;
 constexpr std::size_t kMessageTimesKept = 64;
 constexpr std::uint64_t kAskAgainNs = 1'000'000'000;
+constexpr std::uint64_t kFetchAgainNs = 50'000'000;  // what a peer has bound is there for others a little later
+constexpr std::uint64_t kAskVersionAgainNs = 300'000'000;
 
 dataplane::StepVerdict to_dataplane(replica::Verdict verdict) {
   switch (verdict) {
@@ -75,8 +77,24 @@ Coordination::Coordination(JobPlanPtr plan, const CoordinationConfig& config, co
                            dataplane::SizeTable sizes)
     : Coordination(plan, config, clock, version, std::move(sizes), single_member(plan->shards.shards().size())) {}
 
+namespace {
+
+std::map<ShardId, HeldShard> all_held(const ClusterShape& shape, StepNumber version) {
+  std::map<ShardId, HeldShard> held;
+  for (ShardId shard = 0; shard < shape.owners.size(); ++shard)
+    if (std::find(shape.owners[shard].begin(), shape.owners[shard].end(), shape.self) != shape.owners[shard].end())
+      held[shard] = {version, 0};
+  return held;
+}
+
+}  // namespace
+
 Coordination::Coordination(JobPlanPtr plan, const CoordinationConfig& config, const Clock& clock, StepNumber version,
                            dataplane::SizeTable sizes, ClusterShape shape)
+    : Coordination(std::move(plan), config, clock, version, std::move(sizes), shape, all_held(shape, version)) {}
+
+Coordination::Coordination(JobPlanPtr plan, const CoordinationConfig& config, const Clock& clock, StepNumber version,
+                           dataplane::SizeTable sizes, ClusterShape shape, const std::map<ShardId, HeldShard>& held)
     : plan_(std::move(plan)),
       config_(config),
       clock_(clock),
@@ -89,12 +107,15 @@ Coordination::Coordination(JobPlanPtr plan, const CoordinationConfig& config, co
       progress_(shape_.owners, shape_.names, progress_config(shape_, config)),
       live_(shape_.names.size(), false),
       last_message_ns_(clock.monotonic_ns()) {
-  for (ShardId shard = 0; shard < shape_.owners.size(); ++shard) {
-    const auto& owners = shape_.owners[shard];
-    if (std::find(owners.begin(), owners.end(), shape_.self) == owners.end()) continue;
-    applied_[shard] = version;
-    progress_.on_version(shape_.self, shard, version);
+  std::vector<ShardId> holds;
+  for (const auto& [shard, has] : held) holds.push_back(shard);
+  progress_.on_holds(shape_.self, holds);
+  for (const auto& [shard, has] : held) {
+    applied_[shard] = has.version;
+    progress_.on_version(shape_.self, shard, has.version);
+    progress_.on_from(shape_.self, shard, has.from);
   }
+  for (ShardId shard = 0; shard < shape_.owners.size(); ++shard) own(shard);
   on_live(shape_.self, true);
   commands_.emplace_back(PublishSizes{std::make_shared<const dataplane::SizeTable>(sizes_)});
 }
@@ -231,7 +252,8 @@ void Coordination::on_drained(std::uint64_t ticket, bool done) {
 
 void Coordination::on_applied(const Applied& applied) {
   const auto known = applied_.find(applied.shard);
-  if (known == applied_.end()) return;
+  const auto rising = brought_up_.find(applied.shard);
+  if (known == applied_.end() && rising == brought_up_.end()) return;
   if (!applied.outcome.ok) {
     const bool unwired = applied.outcome.error.code == ErrorCode::kGradientUnwired;
     const bool diverged = applied.outcome.error.code == ErrorCode::kDigestMismatch;
@@ -243,18 +265,171 @@ void Coordination::on_applied(const Applied& applied) {
     note(true, apply_gap_->evidence);
     return;
   }
-  known->second = std::max(known->second, applied.step);
-  progress_.on_version(shape_.self, applied.shard, known->second);
+  StepNumber version = applied.step;
+  if (known != applied_.end()) {
+    version = known->second = std::max(known->second, applied.step);
+    moved_ns_[applied.shard] = clock_.monotonic_ns();
+  } else {
+    version = std::max(rising->second.version.value_or(0), applied.step);
+    rising->second.version = version;
+    ++brought_up_steps_;
+  }
+  progress_.on_version(shape_.self, applied.shard, version);
   progress_.on_digest(shape_.self, applied.shard, applied.step, applied.digest);
+  if (known == applied_.end()) bring_up(applied.shard);
   advance();
 }
 
 void Coordination::on_jumped(ShardId shard, StepNumber step) {
   const auto known = applied_.find(shard);
-  if (known == applied_.end() || step <= known->second) return;
-  known->second = step;
+  const auto rising = brought_up_.find(shard);
+  if (known != applied_.end() && step > known->second)
+    known->second = step;
+  else if (rising != brought_up_.end() && (!rising->second.version || step > *rising->second.version))
+    rising->second = BroughtUp{step, 0, 0};
+  else
+    return;
   progress_.on_version(shape_.self, shard, step);
+  progress_.on_from(shape_.self, shard, step);
+  if (rising != brought_up_.end()) bring_up(shard);
   advance();
+}
+
+// -- owners of this node that come and go (PROTOCOLS 5.3) ------------------------------------------------------------
+
+void Coordination::own(ShardId shard) {
+  const auto& owners = shape_.owners[shard];
+  const bool assigned = std::find(owners.begin(), owners.end(), shape_.self) != owners.end();
+  if (assigned && !applied_.contains(shard) && !brought_up_.contains(shard)) brought_up_[shard];
+  // What never came to have a version has nothing to give up.
+  if (!assigned && brought_up_.contains(shard) && !brought_up_[shard].version) {
+    brought_up_.erase(shard);
+    commands_.emplace_back(ReleaseShard{shard});
+  }
+}
+
+void Coordination::on_epoch(ClusterShape shape) {
+  if (shape.epoch <= shape_.epoch || shape.owners.size() != shape_.owners.size()) return;
+  shape_ = std::move(shape);
+  live_.resize(std::max(live_.size(), shape_.names.size()), false);
+  progress_.set_owners(shape_.owners, shape_.names);
+  for (ShardId shard = 0; shard < shape_.owners.size(); ++shard) own(shard);
+  bring_up_all();
+  release_what_may_go();
+  advance();
+}
+
+void Coordination::ask_for_version(ShardId shard) {
+  BroughtUp& rising = brought_up_[shard];
+  const std::uint64_t now = clock_.monotonic_ns();
+  if (rising.asked_ns != 0 && now - rising.asked_ns < kAskVersionAgainNs) return;
+  rising.asked_ns = now;
+  rising.asked_step = 0;
+  // Nothing older than what the others have now, so that few steps are left to fetch; a source without such a version
+  // writes one. A node that binds nothing yet takes whatever there is.
+  const StepNumber newest = progress_.best_elsewhere(shard, shape_.self).value_or(plan_->base_step);
+  const StepNumber own = rising.version ? *rising.version + 1 : plan_->base_step;
+  commands_.emplace_back(AskVersion{shard, std::max(own, newest)});
+}
+
+// One step after the other until it keeps up; then it is an owner as any other.
+void Coordination::bring_up(ShardId shard) {
+  const auto it = brought_up_.find(shard);
+  if (it == brought_up_.end()) return;
+  BroughtUp& rising = it->second;
+  if (!rising.version) return ask_for_version(shard);
+  const bool free = attempt_.phase == Phase::kIdle || attempt_.phase == Phase::kWatching;
+  if (applied_.empty() && *rising.version > bound_ && free) {
+    // Nobody here has anything yet: binding begins where the first version ends.
+    if (attempt_.phase == Phase::kWatching) forget_ops_of_step();
+    bound_ = applied_here_ = *rising.version;
+    messages_.erase(messages_.begin(), messages_.upper_bound(bound_));
+    dropped_.erase(dropped_.begin(), dropped_.upper_bound(bound_));
+    held_.reset();
+    attempt_ = Attempt{};
+  }
+  if (*rising.version >= bound_) {
+    applied_[shard] = *rising.version;
+    moved_ns_[shard] = clock_.monotonic_ns();
+    brought_up_.erase(it);
+    return;
+  }
+  const StepNumber next = *rising.version + 1;
+  const auto go = goes_.find(next);
+  if (go == goes_.end()) return ask_for_version(shard);
+  const std::uint64_t now = clock_.monotonic_ns();
+  if (rising.asked_step == next && now - rising.asked_ns < kFetchAgainNs) return;
+  rising.asked_step = next;
+  rising.asked_ns = now;
+  commands_.emplace_back(FetchShard{shard, go->second});
+}
+
+void Coordination::bring_up_all() {
+  std::vector<ShardId> list;
+  for (const auto& [shard, rising] : brought_up_) list.push_back(shard);
+  for (const ShardId shard : list) bring_up(shard);
+  // An owner that stands still behind what is bound has missed something (it came in the middle of a step).
+  const std::uint64_t now = clock_.monotonic_ns();
+  if (shape_.names.size() < 2 || apply_gap_) return;
+  for (const auto& [shard, version] : applied_) {
+    std::uint64_t& moved = moved_ns_[shard];
+    if (version >= bound_ || moved == 0) {
+      moved = now;
+      continue;
+    }
+    const auto go = goes_.find(version + 1);
+    if (now - moved < config_.stuck_ms * 1'000'000 || go == goes_.end()) continue;
+    moved = now;
+    commands_.emplace_back(FetchShard{shard, go->second});
+  }
+}
+
+void Coordination::release_what_may_go() {
+  std::vector<ShardId> list;
+  for (const auto& [shard, version] : applied_) list.push_back(shard);
+  for (const auto& [shard, rising] : brought_up_) list.push_back(shard);
+  for (const ShardId shard : list) {
+    const ShardHolder* own = progress_.holder(shard, shape_.self);
+    if (own == nullptr || own->assigned) continue;
+    // With a state that is never published nobody needs what lies before the newest version.
+    const StepNumber published = plan_->unknown_leaves.empty() ? published_ : ~StepNumber{0};
+    if (progress_.kept_because(shard, shape_.self, published)) continue;
+    progress_.on_released(shape_.self, shard);
+    applied_.erase(shard);
+    brought_up_.erase(shard);
+    moved_ns_.erase(shard);
+    ++released_shards_;
+    commands_.emplace_back(ReleaseShard{shard});
+    note(false, fmt::format("shard {} is released: its new owners have it", shard));
+  }
+}
+
+PlacementView Coordination::placement() const {
+  PlacementView view;
+  view.epoch = shape_.epoch;
+  view.lineage = plan_->lineage;
+  view.training = training();
+  view.durable = durable();
+  view.published = published_;
+  for (ShardId shard = 0; shard < progress_.shards(); ++shard) {
+    ShardView& one = view.shards.emplace_back();
+    one.shard = shard;
+    one.state_bytes =
+        plan_->shards.shards()[shard].elements * sizeof(float) * (1 + plan_->schema.optimizer.kinds.size());
+    for (const ShardHolder& holder : progress_.holders(shard)) {
+      const OwnerProgress& progress = holder.progress;
+      HolderView& shown = one.holders.emplace_back();
+      shown.member = holder.member;
+      shown.role = progress_.role(shard, holder);
+      shown.assigned = holder.assigned;
+      shown.live = progress_.live(holder.member);
+      if (progress.known) shown.version = progress.version;
+      shown.durable = progress.durable;
+      shown.from = progress.from;
+      if (!holder.assigned) shown.waits_for = progress_.kept_because(shard, holder.member, published_).value_or("");
+    }
+  }
+  return view;
 }
 
 // What every owner here has applied needs no binding here any more, however its bytes came.
@@ -266,6 +441,8 @@ void Coordination::follow_owners() {
   }
   if (applied_here_ <= bound_ || (attempt_.phase != Phase::kIdle && attempt_.phase != Phase::kWatching)) return;
   if (attempt_.phase == Phase::kWatching) forget_ops_of_step();
+  for (StepNumber step = bound_ + 1; step <= applied_here_; ++step)
+    if (const auto message = messages_.find(step); message != messages_.end()) keep_go(message->second, 0);
   bound_ = applied_here_;
   ++fetched_steps_;
   messages_.erase(messages_.begin(), messages_.upper_bound(bound_));
@@ -282,13 +459,19 @@ void Coordination::on_durable(const Durable& durable) {
     return;
   }
   store_gap_.reset();
-  if (applied_.contains(durable.shard)) progress_.on_durable(shape_.self, durable.shard, durable.step);
+  if (applied_.contains(durable.shard) || brought_up_.contains(durable.shard))
+    progress_.on_durable(shape_.self, durable.shard, durable.step);
+  release_what_may_go();
 }
 
 void Coordination::on_peer(const PeerReport& report) {
   if (report.member >= shape_.names.size() || report.member == shape_.self) return;
+  std::vector<ShardId> holds;
+  for (const PeerReport::Shard& shard : report.shards) holds.push_back(shard.shard);
+  progress_.on_holds(report.member, holds);
   for (const PeerReport::Shard& shard : report.shards) {
     progress_.on_version(report.member, shard.shard, shard.version);
+    progress_.on_from(report.member, shard.shard, shard.from);
     if (shard.durable) progress_.on_durable(report.member, shard.shard, *shard.durable);
   }
   for (const PeerReport::Digest& digest : report.digests)
@@ -300,6 +483,7 @@ void Coordination::on_peer(const PeerReport& report) {
   published_ = std::max(published_, report.published);
   if (report.delta && config_.tags_absolute) binder_.hint_delta(*report.delta);
   if (attempt_.phase == Phase::kWatching) fetch_if_due();
+  release_what_may_go();
   advance();
 }
 
@@ -313,6 +497,7 @@ void Coordination::on_live(MemberIndex member, bool live) {
 void Coordination::on_published(StepNumber step, std::vector<Gap> gaps) {
   published_ = std::max(published_, step);
   publish_gaps_ = std::move(gaps);
+  release_what_may_go();
 }
 
 void Coordination::tick() {
@@ -322,10 +507,11 @@ void Coordination::tick() {
     durable_behind_since_ns_ = 0;
   }
   if (durable() < verified() && durable_behind_since_ns_ == 0) durable_behind_since_ns_ = now;
+  bring_up_all();
   advance();
   if (attempt_.phase != Phase::kWatching) return;
   fetch_if_due();
-  if (attempt_.definitive) return;
+  if (attempt_.definitive || !config_.has_tap) return;
   if (now - attempt_.started_ns < config_.grace_ms * 1'000'000) return;
   attempt_.phase = Phase::kDraining;
   attempt_.first_ticket = next_ticket_++;
@@ -357,6 +543,12 @@ bool Coordination::begin_next() {
       hold(GapReason::kScalarsMissing, fmt::format("message of step {} of rank 0 has not come", step),
            "the client sends it again");
       ask_for_messages();
+      // A node that owns nothing yet needs none of the steps whose messages are gone.
+      if (applied_.empty() && !messages_.empty()) {
+        bound_ = applied_here_ = messages_.begin()->first - 1;
+        held_.reset();
+        return begin_next();
+      }
     }
     return false;
   }
@@ -398,11 +590,12 @@ void Coordination::fetch_if_due() {
   for (const auto& [member, report] : peers_) {
     if (!live_[member]) continue;
     anybody = anybody || report.bound >= attempt_.step;
-    behind = behind || report.bound >= attempt_.step + config_.behind_steps;
+    behind = behind || report.bound >= attempt_.step + (config_.has_tap ? config_.behind_steps : 0);
   }
   if (!behind && !(held_here && anybody)) return;
   const std::uint64_t now = clock_.monotonic_ns();
-  if (attempt_.fetch_asked_ns != 0 && now - attempt_.fetch_asked_ns < kAskAgainNs) return;
+  const std::uint64_t pause_ns = config_.has_tap ? kAskAgainNs : kFetchAgainNs;
+  if (attempt_.fetch_asked_ns != 0 && now - attempt_.fetch_asked_ns < pause_ns) return;
   attempt_.fetch_asked_ns = now;
   auto go = std::make_shared<Go>();
   go->scalars = attempt_.message->scalars;
@@ -624,10 +817,7 @@ void Coordination::bind(const dataplane::Assignment& assignment) {
 }
 
 void Coordination::finish_step() {
-  auto go = std::make_shared<Go>();
-  go->scalars = attempt_.message->scalars;
-  go->first_order = attempt_.first_ticket;
-  commands_.emplace_back(GiveGo{std::move(go)});
+  commands_.emplace_back(GiveGo{keep_go(attempt_.message, attempt_.first_ticket)});
   bound_ = attempt_.step;
   if (applied_.empty()) applied_here_ = bound_;
   messages_.erase(attempt_.step);
@@ -635,6 +825,15 @@ void Coordination::finish_step() {
   held_.reset();
   forget_ops_of_step();
   attempt_ = Attempt{};
+}
+
+GoPtr Coordination::keep_go(const StepMessagePtr& message, std::uint64_t first_order) {
+  auto go = std::make_shared<Go>();
+  go->scalars = message->scalars;
+  go->first_order = first_order;
+  goes_[message->step] = go;
+  while (goes_.size() > config_.goes_kept) goes_.erase(goes_.begin());
+  return go;
 }
 
 // Ops come in order: what lies before the last op of a bound step is over, and so is what lies before the end of the

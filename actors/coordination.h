@@ -26,6 +26,7 @@
 
 #include "actors/job_progress.h"
 #include "actors/messages.h"
+#include "actors/placement_view.h"
 #include "common/clock.h"
 #include "common/gap_reason.h"
 #include "dataplane/binding.h"
@@ -48,13 +49,22 @@ struct CoordinationConfig {
   bool tags_absolute = true;       // the wire says them: every tap sees the same
   bool points_configured = false;  // recovery points have a place to go
   std::uint64_t publish_interval_steps = 1;
+  bool has_tap = true;            // without one, what peers have bound is fetched at once
+  std::size_t goes_kept = 512;    // scalars of bound steps, for owners that are being brought up
+  std::uint64_t stuck_ms = 1000;  // an owner here behind what is bound for so long fetches its next step
 };
 
 // Who owns what, as this node sees it.
 struct ClusterShape {
   MemberIndex self = 0;
-  std::vector<std::string> names;                // members in file order
+  std::vector<std::string> names;                // members in the epoch's order
   std::vector<std::vector<MemberIndex>> owners;  // by shard, primary first
+  std::uint64_t epoch = 0;
+};
+// What an owner here has when the lineage is launched.
+struct HeldShard {
+  StepNumber version = 0;
+  StepNumber from = 0;  // the oldest step that its store can produce
 };
 // One member that owns everything.
 [[nodiscard]] ClusterShape single_member(std::size_t shards);
@@ -65,13 +75,15 @@ struct PeerReport {
   StepNumber training = 0;
   StepNumber bound = 0;
   StepNumber published = 0;
+  std::uint64_t epoch = 0;
   std::optional<std::int64_t> delta;  // offset of tags, once it is learnt there
   struct Shard {
     ShardId shard = 0;
     StepNumber version = 0;
     std::optional<StepNumber> durable;
+    StepNumber from = 0;  // the oldest step that it can produce
   };
-  std::vector<Shard> shards;
+  std::vector<Shard> shards;  // every one that it holds
   struct Digest {
     ShardId shard = 0;
     StepNumber step = 0;
@@ -108,6 +120,20 @@ struct AskLayout {
 struct FetchStep {
   GoPtr go;
 };
+// An owner that is being brought up, or is stuck, is to fetch this step's gradient from peers.
+struct FetchShard {
+  ShardId shard = 0;
+  GoPtr go;
+};
+// An owner that has no version, or none that a log leads on from, is to ask peers for one that is no older than this.
+struct AskVersion {
+  ShardId shard = 0;
+  StepNumber at_least = 0;
+};
+// The shard's new owners are as durable as this one: it lets go.
+struct ReleaseShard {
+  ShardId shard = 0;
+};
 // Messages after this step, or layouts, have not come here although others go on: ask whoever has them all.
 struct AskMessages {
   StepNumber after = 0;
@@ -120,11 +146,15 @@ struct NoteEvent {
   std::string text;
 };
 using Command = std::variant<AskWords, OrderBind, AskDrain, GiveGo, ForgetBelow, AskLayout, AskMessages, PublishSizes,
-                             FetchStep, NoteEvent>;
+                             FetchStep, FetchShard, AskVersion, ReleaseShard, NoteEvent>;
 
 class Coordination {
  public:
-  // `version`: the step that every shard here is at. `sizes`: op sizes known so far (grown here, never shrunk).
+  // `version`: the step to go on from. `sizes`: op sizes known so far (grown here, never shrunk). `held`: what the
+  // owners here have, assigned or leaving; the other shards that `shape` assigns to this node are brought up.
+  Coordination(JobPlanPtr plan, const CoordinationConfig& config, const Clock& clock, StepNumber version,
+               dataplane::SizeTable sizes, ClusterShape shape, const std::map<ShardId, HeldShard>& held);
+  // Every shard that `shape` assigns to this node is at `version`.
   Coordination(JobPlanPtr plan, const CoordinationConfig& config, const Clock& clock, StepNumber version,
                dataplane::SizeTable sizes, ClusterShape shape);
   // Alone: a cluster of one.
@@ -142,6 +172,9 @@ class Coordination {
   void on_durable(const Durable& durable);
   // An owner here took over a whole version of this step from a peer.
   void on_jumped(ShardId shard, StepNumber step);
+  // Another epoch: shards newly assigned to this node are brought up, those not assigned any more are left when their
+  // new owners have them.
+  void on_epoch(ClusterShape shape);
   void on_peer(const PeerReport& report);
   void on_live(MemberIndex member, bool live);
   // What the publisher has to say, wherever it runs: the newest recovery point, and why there is no newer one.
@@ -164,6 +197,8 @@ class Coordination {
   [[nodiscard]] const ClusterShape& shape() const { return shape_; }
   [[nodiscard]] std::vector<Gap> gaps() const;        // of the job
   [[nodiscard]] std::vector<Gap> local_gaps() const;  // of this node alone, for its reports
+  // Who holds which shard, how far each is, and what a leaving owner waits for.
+  [[nodiscard]] PlacementView placement() const;
   [[nodiscard]] nlohmann::json status() const;
   // State roots of steps from..to that are still kept.
   [[nodiscard]] nlohmann::json roots(StepNumber from, StepNumber to) const;
@@ -215,6 +250,13 @@ class Coordination {
   void fetch_if_due();
   void ask_for_messages();
   void follow_owners();
+  // The scalars of a step that is bound; kept for owners that come to it later.
+  GoPtr keep_go(const StepMessagePtr& message, std::uint64_t first_order);
+  void own(ShardId shard);
+  void bring_up(ShardId shard);
+  void bring_up_all();
+  void ask_for_version(ShardId shard);
+  void release_what_may_go();
   void forget_ops_of_step();
   void note(bool warning, std::string text);
 
@@ -234,8 +276,17 @@ class Coordination {
   StepNumber base_ = 0;
   StepNumber newest_message_ = 0;
   StepNumber bound_ = 0;
-  StepNumber applied_here_ = 0;            // by every owner of this node
-  std::map<ShardId, StepNumber> applied_;  // by the owners of this node
+  StepNumber applied_here_ = 0;  // by every owner of this node
+  // By the owners of this node that keep up: binding ahead waits for the slowest of them.
+  std::map<ShardId, StepNumber> applied_;
+  struct BroughtUp {
+    std::optional<StepNumber> version;
+    std::uint64_t asked_ns = 0;
+    StepNumber asked_step = 0;
+  };
+  std::map<ShardId, BroughtUp> brought_up_;    // owners of this node that do not keep up yet
+  std::map<ShardId, std::uint64_t> moved_ns_;  // when each of applied_ last moved
+  std::map<StepNumber, GoPtr> goes_;           // of bound steps, the newest
   ClusterShape shape_;
   JobProgress progress_;
   std::map<MemberIndex, PeerReport> peers_;  // the newest of each, without digests
@@ -266,6 +317,8 @@ class Coordination {
   std::uint64_t messages_refused_ = 0;
   std::uint64_t questions_ = 0;
   std::uint64_t fetched_steps_ = 0;
+  std::uint64_t brought_up_steps_ = 0;
+  std::uint64_t released_shards_ = 0;
 };
 
 }  // namespace gradtap::actors

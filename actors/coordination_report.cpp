@@ -33,7 +33,7 @@ std::vector<Gap> Coordination::local_gaps() const {
   if (!config_.coverage_hole.empty())
     gaps.push_back({GapReason::kCoverageHole, base_, config_.coverage_hole, "mirror more ranks: no step can complete"});
   if (apply_gap_) gaps.push_back(*apply_gap_);
-  if (newest > applied_here_) {
+  if (newest > applied_here_ && !applied_.empty()) {  // what owns nothing holds nothing up
     const bool fetching = held_ && std::any_of(peers_.begin(), peers_.end(), [&](const auto& peer) {
                             return live_[peer.first] && peer.second.bound > bound_;
                           });
@@ -120,7 +120,10 @@ nlohmann::json Coordination::status() const {
   return {{"lineage", plan_->lineage},
           {"state", held ? "held" : "tracking"},
           {"shards", plan_->shards.shards().size()},
-          {"shards_here", applied_.size()},
+          {"epoch", shape_.epoch},
+          {"shards_here", applied_.size() + brought_up_.size()},
+          {"shards_brought_up", brought_up_.size()},
+          {"released_shards", released_shards_},
           {"recipe", replica::recipe_name(plan_->recipe)},
           {"base_step", base_},
           {"training", training()},
@@ -139,6 +142,7 @@ nlohmann::json Coordination::status() const {
             {"relearnt_deltas", binder_.counters().relearnt_deltas},
             {"skipped_steps", skipped_steps_},
             {"fetched_steps", fetched_steps_},
+            {"brought_up_steps", brought_up_steps_},
             {"drains", drains_},
             {"questions", questions_},
             {"messages_pending", messages_.size()},

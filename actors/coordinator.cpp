@@ -48,6 +48,9 @@ struct Carrier {
   CoordinatorPointer self;
 
   [[nodiscard]] const Wiring& wiring() const { return *self->state.wiring; }
+  [[nodiscard]] OwnerActor owner_of(ShardId shard) const {
+    return shard < wiring().owner_of.size() ? wiring().owner_of[shard] : OwnerActor();
+  }
 
   void operator()(const AskWords& ask) const {
     self->request(assembler_of(wiring(), ask.query.op), kAnswerDeadline, words_atom_v, ask.query)
@@ -96,6 +99,15 @@ struct Carrier {
   }
   void operator()(const FetchStep& fetch) const {
     for (const OwnerActor& owner : wiring().owners) self->send(owner, fetch_atom_v, fetch.go);
+  }
+  void operator()(const FetchShard& fetch) const {
+    if (const OwnerActor owner = owner_of(fetch.shard)) self->send(owner, fetch_atom_v, fetch.go);
+  }
+  void operator()(const AskVersion& ask) const {
+    if (const OwnerActor owner = owner_of(ask.shard)) self->send(owner, version_atom_v, std::uint64_t{ask.at_least});
+  }
+  void operator()(const ReleaseShard& release) const {
+    if (const OwnerActor owner = owner_of(release.shard)) self->send(owner, release_atom_v);
   }
   void operator()(const GiveGo& go) const {
     for (const OwnerActor& owner : wiring().owners) self->send(owner, go_atom_v, go.go);
@@ -159,7 +171,7 @@ void release(CoordinatorPointer self) {
   const CoordinatorState& state = self->state;
   const JobProgress& progress = state.core->progress();
   StepNumber lowest = ~StepNumber{0};
-  for (ShardId shard = 0; shard < progress.owners().size(); ++shard) {
+  for (ShardId shard = 0; shard < progress.shards(); ++shard) {
     const StepNumber step = progress.lowest_durable(shard);
     if (state.options.retention) state.options.retention->release(state.options.plan->lineage, shard, step);
     lowest = std::min(lowest, step);
@@ -189,13 +201,10 @@ void send_report(CoordinatorPointer self) {
   report.delta = core.delta();
   report.gaps = core.local_gaps();
   report.digests_wanted = state.lacking;
-  const auto& owners = core.progress().owners();
-  for (ShardId shard = 0; shard < owners.size(); ++shard)
-    for (std::size_t place = 0; place < owners[shard].size(); ++place)
-      if (owners[shard][place] == report.member) {
-        const OwnerProgress& progress = core.progress().owner(shard, place);
-        if (progress.known) report.shards.push_back({shard, progress.version, progress.durable});
-      }
+  report.epoch = core.shape().epoch;
+  for (ShardId shard = 0; shard < core.progress().shards(); ++shard)
+    if (const ShardHolder* own = core.progress().holder(shard, report.member); own != nullptr && own->progress.known)
+      report.shards.push_back({shard, own->progress.version, own->progress.durable, own->progress.from});
   const std::size_t count = std::min(state.fresh_digests.size(), kDigestsPerReport);
   report.digests.assign(state.fresh_digests.begin(), state.fresh_digests.begin() + static_cast<std::ptrdiff_t>(count));
   state.fresh_digests.erase(state.fresh_digests.begin(),
@@ -255,8 +264,7 @@ PublishViewPtr publish_view(CoordinatorPointer self, StepNumber previous, std::u
   if (!digests) return view;
   view->due = due;
   view->digests = std::move(*digests);
-  for (ShardId shard = 0; shard < progress.owners().size(); ++shard)
-    view->producers.push_back(progress.producers(shard, due));
+  for (ShardId shard = 0; shard < progress.shards(); ++shard) view->producers.push_back(progress.producers(shard, due));
   return view;
 }
 
@@ -267,8 +275,7 @@ CoordinatorActor::behavior_type coordinator(CoordinatorPointer self, const Coord
     if (bytes > 0) (void)sizes.add({bytes, 4});  // a hint that is no size is no hint
   self->state.core = std::make_unique<Coordination>(
       options.plan, options.config, *options.clock, options.version, std::move(sizes),
-      options.shape.owners.empty() ? single_member(options.plan->shards.shards().size()) : options.shape);
-  for (const auto& [shard, step] : options.versions) self->state.core->on_jumped(shard, step);
+      options.shape.owners.empty() ? single_member(options.plan->shards.shards().size()) : options.shape, options.held);
   self->state.core->on_published(options.published, {});
   if (options.cluster)
     for (const MemberIndex member : options.cluster->live_peers()) self->state.core->on_live(member, true);
@@ -323,9 +330,18 @@ CoordinatorActor::behavior_type coordinator(CoordinatorPointer self, const Coord
         schedule_report(self);
         carry_out(self);
       },
+      [self](epoch_atom, const ClusterShapePtr& shape) {
+        self->state.core->on_epoch(*shape);
+        schedule_report(self);
+        carry_out(self);
+      },
+      [self](placement_atom) {
+        return PlacementViewPtr(std::make_shared<const PlacementView>(self->state.core->placement()));
+      },
       [self](publish_atom, std::uint64_t step, const GapsPtr& gaps) {
         self->state.core->on_published(step, *gaps);
         schedule_report(self);
+        carry_out(self);
       },
       [self](publish_atom, std::uint64_t previous, std::uint64_t interval) {
         return publish_view(self, previous, interval);

@@ -22,7 +22,7 @@ struct CoordinatorOptions {
   std::shared_ptr<const Clock> clock;
   std::shared_ptr<EventRing> events;
   StepNumber version = 0;                       // the lowest of the shards owned here
-  std::map<ShardId, StepNumber> versions;       // of those that are further
+  std::map<ShardId, HeldShard> held;            // what the owners here have
   StepNumber published = 0;                     // the newest recovery point of the lineage that is there already
   ClusterShape shape;                           // no owners: this node alone owns everything
   std::shared_ptr<const ClusterState> cluster;  // who is live at the start; may be empty

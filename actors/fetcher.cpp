@@ -37,8 +37,9 @@ using FetcherPointer = FetcherActor::stateful_pointer<FetcherState>;
 std::vector<MemberIndex> sources(const FetcherState& state, ShardId shard) {
   const ClusterState& cluster = *state.options.cluster;
   std::vector<MemberIndex> list;
-  const auto owners = cluster.owners(shard + std::size_t{1});
-  for (const MemberIndex owner : owners[shard])
+  const auto owners = state.wiring && state.wiring->plan ? cluster.owners(state.wiring->plan->shards.shards().size())
+                                                         : std::vector<std::vector<MemberIndex>>();
+  for (const MemberIndex owner : shard < owners.size() ? owners[shard] : std::vector<MemberIndex>())
     if (owner != cluster.self() && cluster.live(owner)) list.push_back(owner);
   for (const MemberIndex peer : cluster.live_peers())
     if (std::find(list.begin(), list.end(), peer) == list.end()) list.push_back(peer);

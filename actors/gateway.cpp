@@ -66,6 +66,7 @@ class Router {
     if (parts[1] == "status" && parts.size() == 2 && request.method == "GET")
       return ask(options_.admin, status_atom_v, std::string());
     if (parts[1] == "events" && parts.size() == 2 && request.method == "GET") return events(request);
+    if (parts[1] == "nodes" && parts.size() == 2) return nodes(std::move(request));
     if (parts[1] != "jobs" || parts.size() < 4) return not_found(request);
     if (parts[2] != options_.job)
       return http_error({ErrorCode::kJobUnknown, "this node does not protect that job", std::string(parts[2]),
@@ -163,6 +164,7 @@ class Router {
     }
     if (what == "status" && get && parts.size() == 4) return ask(options_.admin, status_atom_v, options_.job);
     if (what == "shards" && get && parts.size() == 4) return ask(options_.admin, shards_atom_v);
+    if (what == "placement" && get && parts.size() == 4) return placement();
     if (what == "digests" && get && parts.size() == 4) {
       const auto from = number(request, "from", 0);
       const auto to = number(request, "to", ~std::uint64_t{0});
@@ -170,6 +172,44 @@ class Router {
       return ask(options_.admin, digests_atom_v, *from, *to);
     }
     return not_found(request);
+  }
+
+  HttpAnswer nodes(HttpRequest&& request) {
+    const WiringPtr wiring = options_.wiring ? options_.wiring() : nullptr;
+    if (!wiring || !wiring->epochs)
+      return http_error({ErrorCode::kUnsupported,
+                         "this node is alone: it has no members to command",
+                         {},
+                         "a cluster file of two members or more",
+                         {},
+                         "see docs/operations.md, Nodes"},
+                        404);
+    if (request.method == "GET") return ask(wiring->epochs, nodes_atom_v);
+    if (request.method != "POST") return not_found(request);
+    return ask(wiring->epochs, nodes_atom_v, std::string(request.body.begin(), request.body.end()));
+  }
+
+  HttpAnswer placement() {
+    const WiringPtr wiring = options_.wiring ? options_.wiring() : nullptr;
+    if (!wiring || !wiring->coordinator)
+      return http_error({ErrorCode::kStepUnavailable, "no lineage is in force", {}, {}, {}, "attach a job"}, 404);
+    HttpAnswer answer;
+    caf::scoped_actor self{system_};
+    self->request(wiring->coordinator, kDeadline, placement_atom_v)
+        .receive(
+            [&](const PlacementViewPtr& view) {
+              answer = {
+                  200, to_json(*view, options_.names()).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace)};
+            },
+            [&](const caf::error& error) {
+              answer = http_error({ErrorCode::kNodeBusy,
+                                   "the node did not answer in time",
+                                   {},
+                                   "an answer in 4 s",
+                                   system_.render(error),
+                                   "try again"});
+            });
+    return answer;
   }
 
   static MessagesPostPtr posted(HttpRequest& request) {

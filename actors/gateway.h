@@ -22,6 +22,8 @@ struct GatewayOptions {
   SideChannelActor side_channel;
   AdminActor admin;
   std::shared_ptr<EventRing> events;
+  std::function<WiringPtr()> wiring;                // the actors in force
+  std::function<std::vector<std::string>()> names;  // of the members, by index
   // Carries a request of the side channel to the home, wherever that is; empty: it is here.
   std::function<HttpAnswer(HttpRequest&&)> forward;
   // Prepares a stream of the durable state (StateReader); called on a server thread.

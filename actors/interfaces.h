@@ -44,6 +44,10 @@ CAF_ALLOW_UNSAFE_MESSAGE_TYPE(gradtap::actors::PeerReportPtr)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(gradtap::actors::GapsPtr)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(gradtap::actors::PublishViewPtr)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(gradtap::actors::BlobUploadPtr)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(gradtap::actors::ClusterShapePtr)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(gradtap::actors::EpochPtr)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(gradtap::actors::PlacementViewPtr)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(gradtap::actors::ControlPortsPtr)
 
 CAF_BEGIN_TYPE_ID_BLOCK(gradtap, first_custom_type_id)
 CAF_ADD_ATOM(gradtap, gradtap::actors, status_atom, "status")
@@ -93,6 +97,11 @@ CAF_ADD_ATOM(gradtap, gradtap::actors, upload_atom, "upload")
 CAF_ADD_ATOM(gradtap, gradtap::actors, blob_atom, "blob")
 CAF_ADD_ATOM(gradtap, gradtap::actors, retain_atom, "retain")
 CAF_ADD_ATOM(gradtap, gradtap::actors, connect_to_atom, "connect to")
+CAF_ADD_ATOM(gradtap, gradtap::actors, epoch_atom, "epoch")
+CAF_ADD_ATOM(gradtap, gradtap::actors, placement_atom, "placement")
+CAF_ADD_ATOM(gradtap, gradtap::actors, release_atom, "release")
+CAF_ADD_ATOM(gradtap, gradtap::actors, full_atom, "full")
+CAF_ADD_ATOM(gradtap, gradtap::actors, nodes_atom, "nodes")
 CAF_END_TYPE_ID_BLOCK(gradtap)
 
 namespace gradtap::actors {
@@ -155,6 +164,10 @@ using CoordinatorActor = caf::typed_actor<
     caf::reacts_to<report_atom, PeerReportPtr>,
     // A member came or went.
     caf::reacts_to<live_atom, std::uint64_t, bool>,
+    // Another epoch is in force: who owns what now.
+    caf::reacts_to<epoch_atom, ClusterShapePtr>,
+    // Who holds which shard and how far each is.
+    caf::replies_to<placement_atom>::with<PlacementViewPtr>,
     // The newest recovery point, and why there is no newer one.
     caf::reacts_to<publish_atom, std::uint64_t, GapsPtr>,
     // What the publisher needs to know for the step that is due after this one, at this interval.
@@ -178,8 +191,12 @@ using OwnerActor = caf::typed_actor<
     caf::reacts_to<go_atom, GoPtr>,
     // The scalars of a step that this node's tap did not show whole: its gradient is to be fetched from a peer.
     caf::reacts_to<fetch_atom, GoPtr>,
-    // The owner has no version, or none that a log leads on from: it asks peers for a whole one; sent to itself.
-    caf::reacts_to<version_atom>,
+    // The owner has no version, or none that a log leads on from: it asks peers for a whole one, at this step or newer.
+    caf::reacts_to<version_atom, std::uint64_t>,
+    // Peers ask for a full version at this step or newer: write one with the next step if none is there.
+    caf::reacts_to<full_atom, std::uint64_t>,
+    // The shard's new owners have it: apply nothing more, have it deleted here, and end.
+    caf::reacts_to<release_atom>,
     // A step of this shard is durable.
     caf::reacts_to<durable_atom, Durable>,
     // The coordinator and keeper in force; the owner then makes its base version durable if it is not yet.
@@ -199,6 +216,8 @@ using KeeperActor = caf::typed_actor<
     caf::replies_to<lineage_atom, LineageRecordPtr>::with<LineageAnswer>,
     // The lineage's record is to be replaced (the recipe is known now).
     caf::replies_to<record_atom, LineageRecordPtr>::with<Outcome>,
+    // The shard of this lineage is no longer held here: its versions, logs and mark are deleted.
+    caf::reacts_to<release_atom, std::uint32_t, std::uint32_t>,
     // Shards' logs at or below this step are no longer needed by co-owners or recovery points.
     caf::reacts_to<retain_atom, std::uint64_t>,
     // The coordinator in force.
@@ -279,6 +298,8 @@ using MembershipActor = caf::typed_actor<
     caf::reacts_to<connect_to_atom, std::uint64_t>,
     // Say hello to everybody, look at deadlines.
     caf::reacts_to<tick_atom>,
+    // Another epoch: loopback ports that lead to its members, by index.
+    caf::reacts_to<epoch_atom, ControlPortsPtr>,
     // A peer has said who it is (text of its hello), when it called here.
     caf::reacts_to<hello_atom, std::string>,
     // What this node's coordinator has to say to every live peer.
@@ -318,6 +339,21 @@ using AdminActor = caf::typed_actor<
     // The admin actor's own counters.
     caf::replies_to<status_atom>::with<ActorStatus>>;
 
+// One detached actor per node that has peers: reads epochs from the object store, and proposes them on command.
+using EpochActor = caf::typed_actor<
+    // Look whether there is a newer one.
+    caf::reacts_to<tick_atom>,
+    // A peer knows an epoch of this number.
+    caf::reacts_to<epoch_atom, std::uint64_t>,
+    // A command for the members (JSON: add, drain, remove, replace, check); answered when it is decided.
+    caf::replies_to<nodes_atom, std::string>::with<HttpAnswer>,
+    // The members, what each holds, and how far hand-offs are, as JSON.
+    caf::replies_to<nodes_atom>::with<HttpAnswer>,
+    // The actors in force.
+    caf::reacts_to<wire_atom, WiringPtr>,
+    // Epoch in force, reads, proposals, errors.
+    caf::replies_to<status_atom>::with<ActorStatus>>;
+
 // One per node: carries HTTP to the actors.
 using GatewayActor = caf::typed_actor<
     // Requests, refusals.
@@ -347,6 +383,7 @@ struct Wiring {
   FeedActor feed;
   MembershipActor membership;
   PublisherActor publisher;
+  EpochActor epochs;                 // empty when the node is alone
   JobPlanPtr plan;                   // of the lineage in force
   std::vector<OwnerActor> owner_of;  // by shard; empty handle where this node owns it not
 };

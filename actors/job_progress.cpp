@@ -9,54 +9,122 @@
 
 namespace gradtap::actors {
 
+std::string_view holder_role_name(HolderRole role) {
+  switch (role) {
+    case HolderRole::kSyncing:
+      return "syncing";
+    case HolderRole::kInSync:
+      return "in_sync";
+    case HolderRole::kReleasing:
+      return "releasing";
+  }
+  return "unknown";
+}
+
 JobProgress::JobProgress(std::vector<std::vector<MemberIndex>> owners, std::vector<std::string> names,
                          const ProgressConfig& config)
-    : owners_(std::move(owners)), names_(std::move(names)), config_(config), live_(names_.size(), false) {
-  for (const auto& list : owners_) table_.emplace_back(list.size());
+    : names_(std::move(names)), config_(config), live_(names_.size(), false), table_(owners.size()) {
+  for (ShardId shard = 0; shard < owners.size(); ++shard)
+    for (const MemberIndex member : owners[shard]) table_[shard].push_back({member, true, {}});
+}
+
+void JobProgress::set_owners(const std::vector<std::vector<MemberIndex>>& owners, std::vector<std::string> names) {
+  names_ = std::move(names);
+  live_.resize(std::max(names_.size(), live_.size()), false);
+  for (ShardId shard = 0; shard < table_.size() && shard < owners.size(); ++shard) {
+    std::vector<ShardHolder> next;
+    for (const MemberIndex member : owners[shard]) {
+      const ShardHolder* before = holder(shard, member);
+      next.push_back({member, true, before != nullptr ? before->progress : OwnerProgress{}});
+    }
+    for (const ShardHolder& before : table_[shard]) {
+      const bool stays =
+          std::any_of(next.begin(), next.end(), [&](const ShardHolder& now) { return now.member == before.member; });
+      if (!stays && before.progress.known) next.push_back({before.member, false, before.progress});
+    }
+    table_[shard] = std::move(next);
+  }
 }
 
 void JobProgress::on_live(MemberIndex member, bool live) {
   if (member < live_.size()) live_[member] = live;
 }
 
-std::size_t JobProgress::place_of(MemberIndex member, ShardId shard) const {
-  if (shard >= owners_.size()) return 0;
-  const auto it = std::find(owners_[shard].begin(), owners_[shard].end(), member);
-  return static_cast<std::size_t>(it - owners_[shard].begin());
+ShardHolder* JobProgress::find(MemberIndex member, ShardId shard) {
+  if (shard >= table_.size()) return nullptr;
+  for (ShardHolder& holder : table_[shard])
+    if (holder.member == member) return &holder;
+  return nullptr;
+}
+
+const ShardHolder* JobProgress::holder(ShardId shard, MemberIndex member) const {
+  if (shard >= table_.size()) return nullptr;
+  for (const ShardHolder& holder : table_[shard])
+    if (holder.member == member) return &holder;
+  return nullptr;
 }
 
 void JobProgress::on_version(MemberIndex member, ShardId shard, StepNumber version) {
-  if (shard >= owners_.size()) return;
-  const std::size_t place = place_of(member, shard);
-  if (place == owners_[shard].size()) return;
-  OwnerProgress& progress = table_[shard][place];
+  ShardHolder* holder = find(member, shard);
+  if (holder == nullptr) return;
+  OwnerProgress& progress = holder->progress;
   progress.known = true;
   progress.version = version;  // may fall: an owner that restarted is at its durable step
   if (progress.durable && *progress.durable > version) progress.durable = version;
 }
 
+void JobProgress::on_from(MemberIndex member, ShardId shard, StepNumber from) {
+  if (ShardHolder* holder = find(member, shard)) holder->progress.from = from;
+}
+
+void JobProgress::on_holds(MemberIndex member, const std::vector<ShardId>& shards) {
+  // Nobody assigned it: it held the shard before this node heard of it, and is leaving.
+  for (const ShardId shard : shards)
+    if (shard < table_.size() && member < names_.size() && find(member, shard) == nullptr)
+      table_[shard].push_back({member, false, {}});
+  for (ShardId shard = 0; shard < table_.size(); ++shard) {
+    ShardHolder* holder = find(member, shard);
+    if (holder == nullptr || std::find(shards.begin(), shards.end(), shard) != shards.end()) continue;
+    if (holder->assigned)
+      holder->progress = OwnerProgress{};
+    else
+      on_released(member, shard);
+  }
+}
+
+void JobProgress::on_released(MemberIndex member, ShardId shard) {
+  if (shard < table_.size())
+    std::erase_if(table_[shard],
+                  [&](const ShardHolder& holder) { return holder.member == member && !holder.assigned; });
+}
+
 void JobProgress::on_digest(MemberIndex member, ShardId shard, StepNumber step, const Sha256& digest) {
-  if (shard >= owners_.size() || place_of(member, shard) == owners_[shard].size()) return;
+  ShardHolder* holder = find(member, shard);
+  if (holder == nullptr) return;
   auto entry = digests_.find(step);
   if (entry == digests_.end()) {
     if (digests_.size() >= config_.steps_kept) {
       if (step < digests_.begin()->first) return;  // older than everything kept
       digests_.erase(digests_.begin());
     }
-    entry = digests_.emplace(step, std::vector<std::optional<Sha256>>(owners_.size())).first;
+    entry = digests_.emplace(step, std::vector<std::optional<Told>>(table_.size())).first;
   }
-  std::optional<Sha256>& known = entry->second[shard];
-  if (!known)
-    known = digest;
-  else if (*known != digest && !divergence_)
-    divergence_ = Divergence{shard, step, member};
+  std::optional<Told>& known = entry->second[shard];
+  if (!known) {
+    known = Told{digest, member};
+  } else if (known->digest != digest) {
+    if (!divergence_) divergence_ = Divergence{shard, step, member};
+  } else if (known->by != member) {
+    holder->progress.agreed = std::max(holder->progress.agreed.value_or(0), step);
+    if (ShardHolder* other = find(known->by, shard))
+      other->progress.agreed = std::max(other->progress.agreed.value_or(0), step);
+  }
 }
 
 void JobProgress::on_durable(MemberIndex member, ShardId shard, StepNumber step) {
-  if (shard >= owners_.size()) return;
-  const std::size_t place = place_of(member, shard);
-  if (place == owners_[shard].size()) return;
-  OwnerProgress& progress = table_[shard][place];
+  ShardHolder* holder = find(member, shard);
+  if (holder == nullptr) return;
+  OwnerProgress& progress = holder->progress;
   progress.durable = std::max(progress.durable.value_or(0), step);
   if (!progress.known || progress.version < step) {
     progress.known = true;
@@ -64,31 +132,41 @@ void JobProgress::on_durable(MemberIndex member, ShardId shard, StepNumber step)
   }
 }
 
-bool JobProgress::in_sync(ShardId shard, std::size_t place) const {
-  const OwnerProgress& progress = table_[shard][place];
-  if (!live_[owners_[shard][place]] || !progress.durable) return false;
+bool JobProgress::in_sync(ShardId shard, const ShardHolder& holder) const {
+  if (!live_[holder.member] || !holder.progress.durable) return false;
   StepNumber best = 0;
-  for (const OwnerProgress& other : table_[shard]) best = std::max(best, other.durable.value_or(0));
-  return *progress.durable + config_.sync_lag_steps >= best;
+  for (const ShardHolder& other : table_[shard]) best = std::max(best, other.progress.durable.value_or(0));
+  return *holder.progress.durable + config_.sync_lag_steps >= best;
+}
+
+HolderRole JobProgress::role(ShardId shard, const ShardHolder& holder) const {
+  if (!holder.assigned) return HolderRole::kReleasing;
+  return in_sync(shard, holder) ? HolderRole::kInSync : HolderRole::kSyncing;
+}
+
+std::size_t JobProgress::wanted_copies(ShardId shard) const {
+  const auto assigned = std::count_if(table_[shard].begin(), table_[shard].end(),
+                                      [](const ShardHolder& holder) { return holder.assigned; });
+  return std::min(config_.copies, std::max<std::size_t>(1, static_cast<std::size_t>(assigned)));
 }
 
 StepNumber JobProgress::shard_verified(ShardId shard) const {
   StepNumber best = shard_durable(shard).value_or(0);
-  for (std::size_t place = 0; place < table_[shard].size(); ++place)
-    if (live_[owners_[shard][place]] && table_[shard][place].known) best = std::max(best, table_[shard][place].version);
+  for (const ShardHolder& holder : table_[shard])
+    if (live_[holder.member] && holder.progress.known) best = std::max(best, holder.progress.version);
   return best;
 }
 
 std::optional<StepNumber> JobProgress::shard_durable(ShardId shard) const {
   std::vector<StepNumber> counted;
   std::vector<StepNumber> all;
-  for (std::size_t place = 0; place < table_[shard].size(); ++place) {
-    if (!table_[shard][place].durable) continue;
-    all.push_back(*table_[shard][place].durable);
-    if (in_sync(shard, place)) counted.push_back(all.back());
+  for (const ShardHolder& holder : table_[shard]) {
+    if (!holder.progress.durable) continue;
+    all.push_back(*holder.progress.durable);
+    if (in_sync(shard, holder)) counted.push_back(all.back());
   }
   if (all.empty()) return std::nullopt;
-  const std::size_t wanted = std::min(config_.copies, owners_[shard].size());
+  const std::size_t wanted = wanted_copies(shard);
   std::size_t copies = wanted;
   if (config_.degraded_durable) copies = std::max<std::size_t>(1, std::min(wanted, counted.size()));
   // With nobody in sync the shard is where its owners' disks are.
@@ -98,17 +176,49 @@ std::optional<StepNumber> JobProgress::shard_durable(ShardId shard) const {
   return from[copies - 1];
 }
 
+std::optional<StepNumber> JobProgress::best_elsewhere(ShardId shard, MemberIndex self) const {
+  std::optional<StepNumber> best;
+  if (shard >= table_.size()) return best;
+  for (const ShardHolder& holder : table_[shard])
+    if (holder.member != self && live_[holder.member] && holder.progress.known)
+      best = std::max(best.value_or(0), holder.progress.version);
+  return best;
+}
+
+std::optional<std::string> JobProgress::kept_because(ShardId shard, MemberIndex member, StepNumber published) const {
+  const ShardHolder* own = holder(shard, member);
+  if (own == nullptr) return std::nullopt;
+  if (own->assigned) return "the shard is assigned to it";
+  if (divergence_) return "owners have different digests: nothing is given up";
+  bool any = false;
+  for (const ShardHolder& next : table_[shard]) {
+    if (!next.assigned) continue;
+    any = true;
+    const std::string& name = names_[next.member];
+    const OwnerProgress& theirs = next.progress;
+    if (!live_[next.member]) return name + " is down";
+    if (!theirs.durable || !in_sync(shard, next)) return name + " copies the shard";
+    if (*theirs.durable < own->progress.durable.value_or(0)) return name + " is less durable";
+    if (!theirs.agreed) return "no digest of " + name + " has been compared yet";
+    if (theirs.from > published)
+      return fmt::format("{} cannot produce the steps before {}, and the newest recovery point is {}", name,
+                         theirs.from, published);
+  }
+  if (!any) return "nobody else is assigned to it";
+  return std::nullopt;
+}
+
 StepNumber JobProgress::verified() const {
-  if (owners_.empty()) return 0;
+  if (table_.empty()) return 0;
   StepNumber lowest = ~StepNumber{0};
-  for (ShardId shard = 0; shard < owners_.size(); ++shard) lowest = std::min(lowest, shard_verified(shard));
+  for (ShardId shard = 0; shard < table_.size(); ++shard) lowest = std::min(lowest, shard_verified(shard));
   return lowest;
 }
 
 StepNumber JobProgress::durable() const {
-  if (owners_.empty()) return 0;
+  if (table_.empty()) return 0;
   StepNumber lowest = ~StepNumber{0};
-  for (ShardId shard = 0; shard < owners_.size(); ++shard) {
+  for (ShardId shard = 0; shard < table_.size(); ++shard) {
     const auto step = shard_durable(shard);
     if (!step) return 0;
     lowest = std::min(lowest, *step);
@@ -118,26 +228,29 @@ StepNumber JobProgress::durable() const {
 
 std::size_t JobProgress::base_shards() const {
   std::size_t count = 0;
-  for (ShardId shard = 0; shard < owners_.size(); ++shard) {
+  for (ShardId shard = 0; shard < table_.size(); ++shard) {
+    std::size_t live_assigned = 0;
+    std::size_t stored = 0;
     bool any = false;
-    bool missing = false;
-    for (std::size_t place = 0; place < table_[shard].size(); ++place) {
-      any = any || table_[shard][place].durable.has_value();
-      missing = missing || (live_[owners_[shard][place]] && !table_[shard][place].durable);
+    for (const ShardHolder& holder : table_[shard]) {
+      any = any || holder.progress.durable.has_value();
+      if (!live_[holder.member]) continue;
+      live_assigned += holder.assigned ? 1 : 0;
+      stored += holder.progress.durable ? 1 : 0;
     }
-    if (any && !missing) ++count;
+    if (any && stored >= live_assigned) ++count;
   }
   return count;
 }
 
 bool JobProgress::base_durable() const {
-  return base_shards() == owners_.size();
+  return base_shards() == table_.size();
 }
 
 std::optional<StepNumber> JobProgress::publishable() const {
-  if (divergence_ || owners_.empty()) return std::nullopt;
+  if (divergence_ || table_.empty()) return std::nullopt;
   StepNumber lowest = ~StepNumber{0};
-  for (ShardId shard = 0; shard < owners_.size(); ++shard) {
+  for (ShardId shard = 0; shard < table_.size(); ++shard) {
     const auto step = shard_durable(shard);
     if (!step) return std::nullopt;
     lowest = std::min(lowest, *step);
@@ -151,7 +264,7 @@ std::optional<std::vector<Sha256>> JobProgress::digests(StepNumber step) const {
   std::vector<Sha256> list;
   for (const auto& digest : it->second) {
     if (!digest) return std::nullopt;
-    list.push_back(*digest);
+    list.push_back(digest->digest);
   }
   return list;
 }
@@ -160,11 +273,11 @@ std::vector<JobProgress::ShardDigest> JobProgress::digests_of(MemberIndex member
                                                               std::size_t limit) const {
   std::vector<ShardDigest> list;
   for (auto it = digests_.lower_bound(from); it != digests_.end(); ++it)
-    for (ShardId shard = 0; shard < owners_.size(); ++shard) {
-      const std::size_t place = place_of(member, shard);
-      if (place == owners_[shard].size() || !it->second[shard] || table_[shard][place].version < it->first) continue;
+    for (ShardId shard = 0; shard < table_.size(); ++shard) {
+      const ShardHolder* own = holder(shard, member);
+      if (own == nullptr || !it->second[shard] || own->progress.version < it->first) continue;
       if (list.size() == limit) return list;
-      list.push_back({shard, it->first, *it->second[shard]});
+      list.push_back({shard, it->first, it->second[shard]->digest});
     }
   return list;
 }
@@ -178,24 +291,25 @@ std::map<StepNumber, Sha256> JobProgress::roots(StepNumber from, StepNumber to) 
 
 std::vector<MemberIndex> JobProgress::producers(ShardId shard, StepNumber step) const {
   std::vector<MemberIndex> list;
-  if (shard >= owners_.size()) return list;
-  for (std::size_t place = 0; place < owners_[shard].size(); ++place) {
-    const MemberIndex member = owners_[shard][place];
-    const auto& durable = table_[shard][place].durable;
-    if (live_[member] && durable && *durable >= step) list.push_back(member);
+  if (shard >= table_.size()) return list;
+  for (const ShardHolder& holder : table_[shard]) {
+    const OwnerProgress& progress = holder.progress;
+    if (live_[holder.member] && progress.durable && *progress.durable >= step && progress.from <= step)
+      list.push_back(holder.member);
   }
   return list;
 }
 
 StepNumber JobProgress::lowest_durable(ShardId shard) const {
   StepNumber lowest = ~StepNumber{0};
-  for (const OwnerProgress& progress : table_[shard]) lowest = std::min(lowest, progress.durable.value_or(0));
+  for (const ShardHolder& holder : table_[shard])
+    if (holder.assigned) lowest = std::min(lowest, holder.progress.durable.value_or(0));
   return lowest;
 }
 
 std::string JobProgress::owner_names(ShardId shard) const {
   std::string text;
-  for (const MemberIndex member : owners_[shard]) text += (text.empty() ? "" : ", ") + names_[member];
+  for (const ShardHolder& holder : table_[shard]) text += (text.empty() ? "" : ", ") + names_[holder.member];
   return text;
 }
 
@@ -205,16 +319,16 @@ std::vector<Gap> JobProgress::gaps() const {
   std::string shorter;
   std::size_t down_count = 0;
   std::size_t short_count = 0;
-  for (ShardId shard = 0; shard < owners_.size(); ++shard) {
+  for (ShardId shard = 0; shard < table_.size(); ++shard) {
     std::size_t live = 0;
     std::size_t synced = 0;
-    for (std::size_t place = 0; place < owners_[shard].size(); ++place) {
-      live += live_[owners_[shard][place]] ? 1 : 0;
-      synced += in_sync(shard, place) ? 1 : 0;
+    for (const ShardHolder& holder : table_[shard]) {
+      live += live_[holder.member] ? 1 : 0;
+      synced += in_sync(shard, holder) ? 1 : 0;
     }
     if (live == 0) {
       if (++down_count <= 4) down += fmt::format("{}{} ({})", down.empty() ? "" : "; ", shard, owner_names(shard));
-    } else if (synced < std::min(config_.copies, owners_[shard].size())) {
+    } else if (synced < wanted_copies(shard)) {
       if (++short_count <= 4)
         shorter += fmt::format("{}{} ({})", shorter.empty() ? "" : "; ", shard, owner_names(shard));
     }

@@ -6,6 +6,11 @@
 // digest that was reported for it is the same; digests of owners that differ are an alarm (DIVERGED), never a vote.
 // Bounds: digests of the newest `steps_kept` steps.
 //
+// Owners (PROTOCOLS 5.3): the epoch assigns a shard to members; who held it before and is not assigned any more is
+// leaving, and counts until it says that it holds it no longer. A leaving owner may release the shard when every
+// assigned one is live, in sync, as durable as itself, can produce the newest published step, and has shown an equal
+// digest.
+//
 // Counting (PROTOCOLS 5.5): an owner is in sync while it is live and at most `sync_lag_steps` behind the shard's best.
 // D copies make a step durable; with degraded_durable, D falls to the owners in sync, but never below 1.
 #pragma once
@@ -14,6 +19,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "actors/placement.h"
@@ -33,7 +39,18 @@ struct OwnerProgress {
   bool known = false;                 // it ever reported this lineage
   StepNumber version = 0;             // valid when known
   std::optional<StepNumber> durable;  // empty: nothing of the lineage is in its store yet
+  StepNumber from = 0;                // the oldest step that its store can produce
+  std::optional<StepNumber> agreed;   // the newest step whose digest another owner had too
 };
+
+struct ShardHolder {
+  MemberIndex member = 0;
+  bool assigned = true;  // by the epoch in force; false: leaving
+  OwnerProgress progress;
+};
+
+enum class HolderRole : std::uint8_t { kSyncing, kInSync, kReleasing };
+[[nodiscard]] std::string_view holder_role_name(HolderRole role);  // "syncing", ...
 
 class JobProgress {
  public:
@@ -41,15 +58,23 @@ class JobProgress {
   JobProgress(std::vector<std::vector<MemberIndex>> owners, std::vector<std::string> names,
               const ProgressConfig& config);
 
+  // Another epoch assigns other owners, of the same shards; members are only ever added. Assigned owners that were
+  // never heard of and are assigned no more are forgotten, the others leave.
+  void set_owners(const std::vector<std::vector<MemberIndex>>& owners, std::vector<std::string> names);
   void on_live(MemberIndex member, bool live);
   void on_version(MemberIndex member, ShardId shard, StepNumber version);
   void on_digest(MemberIndex member, ShardId shard, StepNumber step, const Sha256& digest);
   void on_durable(MemberIndex member, ShardId shard, StepNumber step);
+  void on_from(MemberIndex member, ShardId shard, StepNumber from);
+  // The member holds these shards and no other: what it was leaving and does not name, it has released; what it is
+  // assigned and does not name, it does not have yet (any more).
+  void on_holds(MemberIndex member, const std::vector<ShardId>& shards);
+  void on_released(MemberIndex member, ShardId shard);
 
   [[nodiscard]] StepNumber verified() const;
   [[nodiscard]] StepNumber durable() const;       // 0 while some shard has none
-  [[nodiscard]] bool base_durable() const;        // every shard has a version on every live owner (at least on one)
-  [[nodiscard]] std::size_t base_shards() const;  // shards that have one
+  [[nodiscard]] bool base_durable() const;        // every shard is in as many live owners' stores as is wanted
+  [[nodiscard]] std::size_t base_shards() const;  // shards that are
   // The newest step that every shard holds durably with one digest; nothing when there is none, or after a divergence.
   [[nodiscard]] std::optional<StepNumber> publishable() const;
   // Shard digests of a step in shard order, when all are known.
@@ -63,29 +88,41 @@ class JobProgress {
   // first.
   [[nodiscard]] std::vector<ShardDigest> digests_of(MemberIndex member, StepNumber from, std::size_t limit) const;
   [[nodiscard]] std::map<StepNumber, Sha256> roots(StepNumber from, StepNumber to) const;
-  // Live owners that hold the shard durably at `step`, primary first.
+  // Live owners that hold the shard durably at `step`, primary first, leaving ones last.
   [[nodiscard]] std::vector<MemberIndex> producers(ShardId shard, StepNumber step) const;
-  [[nodiscard]] const OwnerProgress& owner(ShardId shard, std::size_t place) const { return table_[shard][place]; }
-  [[nodiscard]] const std::vector<std::vector<MemberIndex>>& owners() const { return owners_; }
-  // The lowest durable step among the shard's owners, live or not: their co-owner keeps the log after it.
+  [[nodiscard]] std::size_t shards() const { return table_.size(); }
+  [[nodiscard]] const std::vector<ShardHolder>& holders(ShardId shard) const { return table_[shard]; }
+  [[nodiscard]] HolderRole role(ShardId shard, const ShardHolder& holder) const;
+  // Null: the member has nothing to do with the shard.
+  [[nodiscard]] const ShardHolder* holder(ShardId shard, MemberIndex member) const;
+  // The newest version that any other live owner has.
+  [[nodiscard]] std::optional<StepNumber> best_elsewhere(ShardId shard, MemberIndex self) const;
+  // The lowest durable step among the shard's assigned owners, live or not: their co-owner keeps the log after it.
   [[nodiscard]] StepNumber lowest_durable(ShardId shard) const;
+  // Nothing: the leaving owner may release the shard. Otherwise what it waits for.
+  [[nodiscard]] std::optional<std::string> kept_because(ShardId shard, MemberIndex member, StepNumber published) const;
   // OWNER_DOWN, REPLICA_SHORT, DIVERGED.
   [[nodiscard]] std::vector<Gap> gaps() const;
   [[nodiscard]] bool diverged() const { return divergence_.has_value(); }
+  [[nodiscard]] bool live(MemberIndex member) const { return member < live_.size() && live_[member]; }
 
  private:
   [[nodiscard]] std::optional<StepNumber> shard_durable(ShardId shard) const;
   [[nodiscard]] StepNumber shard_verified(ShardId shard) const;
-  [[nodiscard]] std::size_t place_of(MemberIndex member, ShardId shard) const;  // owners.size() when it is none
-  [[nodiscard]] bool in_sync(ShardId shard, std::size_t place) const;
+  [[nodiscard]] ShardHolder* find(MemberIndex member, ShardId shard);
+  [[nodiscard]] bool in_sync(ShardId shard, const ShardHolder& holder) const;
+  [[nodiscard]] std::size_t wanted_copies(ShardId shard) const;
   [[nodiscard]] std::string owner_names(ShardId shard) const;
 
-  std::vector<std::vector<MemberIndex>> owners_;
   std::vector<std::string> names_;
   ProgressConfig config_;
-  std::vector<bool> live_;                                            // by member
-  std::vector<std::vector<OwnerProgress>> table_;                     // by shard and place
-  std::map<StepNumber, std::vector<std::optional<Sha256>>> digests_;  // by shard
+  std::vector<bool> live_;                       // by member
+  std::vector<std::vector<ShardHolder>> table_;  // by shard: assigned ones in the epoch's order, then leaving ones
+  struct Told {
+    Sha256 digest{};
+    MemberIndex by = 0;
+  };
+  std::map<StepNumber, std::vector<std::optional<Told>>> digests_;  // by shard
   struct Divergence {
     ShardId shard = 0;
     StepNumber step = 0;

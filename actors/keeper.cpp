@@ -40,6 +40,7 @@ struct KeeperState {
   std::uint64_t side_batches = 0;
   std::uint64_t failures = 0;
   std::uint64_t stale_records = 0;
+  std::uint64_t shards_released = 0;
   std::string last_error;
 };
 
@@ -239,6 +240,18 @@ KeeperActor::behavior_type keeper(KeeperPointer self, const KeeperOptions& optio
         if (!done) return {false, done.error()};
         return {};
       },
+      [self](release_atom, std::uint32_t lineage, std::uint32_t shard) {
+        KeeperState& state = self->state;
+        if (lineage != state.lineage) return;
+        // Its owner sent nothing after this; what is queued of it needs no place any more.
+        std::erase_if(state.queue, [&](const Queued& queued) { return queued.record->commit.shard == shard; });
+        state.durable.erase(shard);
+        const Status done = state.options.store->drop_shard(state.options.job, lineage, shard);
+        ++state.shards_released;
+        if (done) return;
+        ++state.failures;
+        state.last_error = done.error().text();
+      },
       [self](retain_atom, std::uint64_t step) { self->state.needed_after = step; },
       [self](wire_atom, const WiringPtr& wiring) {
         KeeperState& state = self->state;
@@ -264,6 +277,7 @@ KeeperActor::behavior_type keeper(KeeperPointer self, const KeeperOptions& optio
                                      {"needed_after", state.needed_after},
                                      {"failures", state.failures},
                                      {"stale_records", state.stale_records},
+                                     {"shards_released", state.shards_released},
                                      {"retry_ms", state.retry_ms},
                                      {"last_error", state.last_error},
                                      {"free_bytes", free_bytes ? *free_bytes : 0}};

@@ -35,6 +35,7 @@ struct Member {
   std::uint64_t connects = 0;
   std::uint64_t downs = 0;
   std::string last_error;
+  std::uint64_t since_epoch = 0;  // of the life that is connected
 };
 
 // A question to one member that is still open: it ends with the member, not only at its deadline.
@@ -124,9 +125,10 @@ void retry(MembershipPointer self, MemberIndex member) {
 void lose(MembershipPointer self, MemberIndex member, const std::string& why) {
   Member& entry = self->state.members[member];
   if (entry.peer) self->demonitor(entry.peer->address());
+  const bool was_connected = static_cast<bool>(entry.peer);
   entry.peer = PeerActor();
   entry.last_error = why;
-  ++entry.downs;
+  entry.downs += was_connected ? 1 : 0;
   auto& asks = self->state.asks;
   for (auto ask = asks.begin(); ask != asks.end();) {
     if (ask->second.member != member) {
@@ -139,18 +141,20 @@ void lose(MembershipPointer self, MemberIndex member, const std::string& why) {
   }
   tell_live(self, member, false);
   entry.pause_ms = kPauseMsMin;
-  retry(self, member);
+  if (!self->state.options.cluster->is_out(member)) retry(self, member);
 }
 
 void heard(MembershipPointer self, MemberIndex member, const std::string& text) {
   MembershipState& state = self->state;
   Member& entry = state.members[member];
   auto hello = decode_hello(text);
-  if (!hello || hello->node != state.options.cluster->name(member) ||
-      hello->cluster != to_hex(state.options.cluster->config().digest())) {
-    entry.last_error = hello ? "it answers as " + hello->node + " with another cluster file" : hello.error().text();
+  if (!hello || hello->node != state.options.cluster->name(member) || hello->cluster != state.options.cluster_digest) {
+    entry.last_error = hello ? "it answers as " + hello->node + " of another cluster" : hello.error().text();
     return lose(self, member, entry.last_error);
   }
+  if (hello->epoch > state.options.cluster->epoch_number() && state.wiring && state.wiring->epochs)
+    self->send(state.wiring->epochs, epoch_atom_v, std::uint64_t{hello->epoch});
+  state.options.cluster->set_tap(member, hello->tap);
   entry.hello = std::move(*hello);
   entry.heard_ns = state.options.clock->monotonic_ns();
   state.options.cluster->set_store(member, {entry.hello.store_id, entry.hello.presence_key});
@@ -179,6 +183,7 @@ void connect(MembershipPointer self, MemberIndex member, bool called = false) {
   Member& entry = state.members[member];
   entry.retry_scheduled = false;
   if (entry.connecting || entry.peer || member == state.options.cluster->self()) return;
+  if (state.options.cluster->is_out(member) || state.options.control_ports[member] == 0) return;
   if (member < state.options.cluster->self() && !called) return;
   entry.connecting = true;
   dial_peer(self, state.options.control_ports[member], kConnectDeadline)
@@ -190,6 +195,7 @@ void connect(MembershipPointer self, MemberIndex member, bool called = false) {
               found.last_error = "what answers there is no node of this version";
               return retry(self, member);
             }
+            if (self->state.options.cluster->is_out(member)) return;
             found.peer = caf::actor_cast<PeerActor>(actor);
             ++found.connects;
             found.pause_ms = kPauseMsMin;
@@ -246,9 +252,10 @@ void look_at_readiness(MembershipPointer self) {
   for (const MemberIndex peer : live)
     if (!state.synced.contains(peer)) return sync_from(self, peer, false);
   // What was called durable is on `copies` members: with all but copies-1 of them here, nothing can be missing.
-  const std::size_t copies = std::min<std::size_t>(2, cluster.config().replicas);
-  if (live.size() + 1 + copies > cluster.size())
-    return become_ready(self, "enough members compared their side entries");
+  const std::size_t copies = std::min<std::size_t>(2, cluster.replicas());
+  std::size_t members = 0;
+  for (MemberIndex member = 0; member < cluster.size(); ++member) members += cluster.is_out(member) ? 0 : 1;
+  if (live.size() + 1 + copies > members) return become_ready(self, "enough members compared their side entries");
   const std::uint64_t waited_ms = (state.options.clock->monotonic_ns() - state.started_ns) / 1'000'000;
   if (waited_ms > cluster.config().down_after_ms + 1000)
     return become_ready(self, "no other member came; what only they have is missing until they do");
@@ -269,7 +276,7 @@ caf::result<HttpAnswer> ask_all(MembershipPointer self, const std::string& what,
   };
   for (MemberIndex member = 0; member < self->state.members.size(); ++member) {
     const Member& entry = self->state.members[member];
-    if (!entry.peer) continue;
+    if (!entry.peer || self->state.options.cluster->is_out(member)) continue;
     ++gathering->open;
     self->request(entry.peer, kAskDeadline, ask_atom_v, what, argument)
         .then(
@@ -314,6 +321,9 @@ MembershipActor::behavior_type membership(MembershipPointer self, const Membersh
   MembershipState& initial = self->state;
   initial.options = options;
   initial.members.resize(options.cluster->size());
+  initial.options.control_ports.resize(options.cluster->size(), 0);
+  for (MemberIndex member = 0; member < initial.members.size(); ++member)
+    initial.members[member].since_epoch = options.cluster->member(member).since_epoch;
   initial.started_ns = options.clock->monotonic_ns();
   self->set_down_handler([self](const caf::down_msg& down) {
     for (MemberIndex member = 0; member < self->state.members.size(); ++member)
@@ -335,7 +345,7 @@ MembershipActor::behavior_type membership(MembershipPointer self, const Membersh
             lose(self, member, "it was silent too long");
           if (entry.peer)
             greet(self, member);
-          else if (!entry.connecting && !entry.retry_scheduled)
+          else if (!entry.connecting && !entry.retry_scheduled && !state.options.cluster->is_out(member))
             connect(self, member);
         }
         look_at_readiness(self);
@@ -346,11 +356,30 @@ MembershipActor::behavior_type membership(MembershipPointer self, const Membersh
         // Somebody called: if it is not connected from here yet, now is the time.
         const auto hello = decode_hello(text);
         if (!hello) return;
-        const auto member = self->state.options.cluster->config().index_of(hello->node);
-        if (!member || *member == self->state.options.cluster->self()) return;
+        const auto member = self->state.options.cluster->index_of(hello->node);
+        if (!member || *member >= self->state.members.size() || *member == self->state.options.cluster->self()) return;
+        if (self->state.options.cluster->is_out(*member)) return;
         if (self->state.members[*member].peer) return heard(self, *member, text);
         self->state.members[*member].pause_ms = kPauseMsMin;
         connect(self, *member, true);
+      },
+      [self](epoch_atom, const ControlPortsPtr& ports) {
+        MembershipState& state = self->state;
+        const ClusterState& cluster = *state.options.cluster;
+        state.options.control_ports = *ports;
+        state.options.control_ports.resize(std::max(ports->size(), cluster.size()), 0);
+        state.members.resize(std::max(state.members.size(), cluster.size()));
+        for (MemberIndex member = 0; member < cluster.size(); ++member) {
+          Member& entry = state.members[member];
+          const std::uint64_t since = cluster.member(member).since_epoch;
+          const bool another = std::exchange(entry.since_epoch, since) != since;
+          if (member == cluster.self()) continue;
+          if (entry.peer && (another || cluster.is_out(member)))
+            lose(self, member, cluster.is_out(member) ? "it is no member any more" : "it was replaced");
+          else if (!entry.peer && !entry.retry_scheduled)
+            connect(self, member);
+        }
+        look_at_home(self);
       },
       [self](report_atom, const std::string& text) {
         for (const Member& member : self->state.members)
@@ -376,9 +405,13 @@ MembershipActor::behavior_type membership(MembershipPointer self, const Membersh
         json members = json::array();
         for (MemberIndex member = 0; member < state.members.size(); ++member) {
           const Member& entry = state.members[member];
-          members.push_back({{"name", cluster.name(member)},
-                             {"domain", cluster.config().members[member].domain},
-                             {"http", cluster.config().members[member].http},
+          const schema::EpochMember facts = cluster.member(member);
+          members.push_back({{"name", facts.name},
+                             {"domain", facts.domain},
+                             {"http", facts.http},
+                             {"capacity", facts.capacity},
+                             {"tap", cluster.tap(member)},
+                             {"membership", member_state_name(facts.state)},
                              {"state", cluster.ready(member)  ? "up"
                                        : cluster.live(member) ? "syncing"
                                                               : "down"},
@@ -391,7 +424,8 @@ MembershipActor::behavior_type membership(MembershipPointer self, const Membersh
         const json body = {{"members", members},
                            {"home", home ? json(cluster.name(*home)) : json(nullptr)},
                            {"security", cluster.config().security},
-                           {"replicas", cluster.config().replicas}};
+                           {"replicas", cluster.replicas()},
+                           {"epoch", cluster.epoch_number()}};
         return ActorStatus{MembershipState::name, body.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace)};
       },
   };

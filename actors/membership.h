@@ -27,6 +27,7 @@ struct MembershipOptions {
   std::shared_ptr<EventRing> events;
   std::vector<std::uint16_t> control_ports;  // by member: loopback port that leads to its middleman
   std::function<std::string()> hello;        // who this node is
+  std::string cluster_digest;                // hex; who says another one belongs to another cluster
   std::function<StepNumber()> stored_step;   // every owner here has its shard durable at it
 };
 

@@ -9,6 +9,7 @@
 #include "actors/admin.h"
 #include "actors/assembler.h"
 #include "actors/bulk_service.h"
+#include "actors/epochs.h"
 #include "actors/fetcher.h"
 #include "actors/ingress.h"
 #include "actors/keeper.h"
@@ -54,8 +55,9 @@ Status Node::Impl::start() {
   events = std::make_shared<EventRing>(config.limits.events, *clock);
   GRADTAP_TRY(check_node_config(config));
   job = config.jobs.front();
-  GRADTAP_TRY(open_store());
   GRADTAP_TRY(open_objects());
+  GRADTAP_TRY(join());
+  GRADTAP_TRY(open_store());
   auto recovered = recover_job(*store, job.name, cluster->alone());
   if (!recovered) return std::unexpected(recovered.error());
   if (*recovered && (*recovered)->record.endpoints != job.endpoints)
@@ -209,6 +211,8 @@ Status Node::Impl::start_actors() {
   gate.state = [this](StepNumber step, bool optimizer) {
     return recovery::prepare_state(store, job.name, step, optimizer);
   };
+  gate.wiring = [this] { return current_wiring(); };
+  gate.names = [this] { return cluster->names(); };
   gate.forward = [this](HttpRequest&& request) { return forward(std::move(request)); };
   if (objects) {
     PointAnswersOptions answering;
@@ -244,27 +248,42 @@ Status Node::Impl::start_actors() {
   return {};
 }
 
-void Node::Impl::start_peers(Wiring& next) {
-  next.fetcher = spawn_fetcher(*system, {node_link, cluster, job.name, config.link.call_timeout_ms});
-  watch_typed(next.fetcher, "fetcher");
-  MembershipOptions members;
-  for (MemberIndex member = 0; member < cluster->size(); ++member) {
-    members.control_ports.push_back(node_link->control_port(cluster->name(member)));
+void Node::Impl::add_replicators(Wiring& next) const {
+  while (next.replicators.size() < cluster->size()) {
+    const MemberIndex member = next.replicators.size();
     next.replicators.emplace_back();
     if (member == cluster->self()) continue;
     next.replicators.back() = spawn_replicator(*system, {node_link, cluster, member, job_id(job.name),
                                                          std::min<std::uint64_t>(3000, config.link.call_timeout_ms)});
     watch_typed(next.replicators.back(), "replicator." + cluster->name(member));
   }
+}
+
+void Node::Impl::start_peers(Wiring& next) {
+  next.fetcher = spawn_fetcher(*system, {node_link, cluster, job.name, config.link.call_timeout_ms});
+  watch_typed(next.fetcher, "fetcher");
+  MembershipOptions members;
+  for (MemberIndex member = 0; member < cluster->size(); ++member)
+    members.control_ports.push_back(node_link->control_port(cluster->name(member)));
+  add_replicators(next);
   members.cluster = cluster;
   members.clock = clock;
   members.events = events;
   members.hello = [this] { return own_hello(); };
+  members.cluster_digest = cluster_digest;
   members.stored_step = [this] { return stored_step(); };
   next.membership = spawn_membership(*system, std::move(members));
   watch_typed(next.membership, "membership");
   peer = spawn_peer(*system, {[this] { return current_wiring(); }, [this] { return own_hello(); }});
   watch_typed(peer, "peer");
+  EpochOptions epochs;
+  epochs.objects = objects;
+  epochs.cluster = cluster;
+  epochs.clock = clock;
+  epochs.events = events;
+  epochs.adopt = [this](const EpochPtr& epoch) { adopt(epoch); };
+  next.epochs = spawn_epochs(*system, std::move(epochs));
+  watch_typed(next.epochs, "epochs");
 }
 
 // A request of the side channel that came here while another node is the home.
@@ -297,13 +316,9 @@ Status check_node_config(const NodeConfig& config) {
 Node::Node(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 
 Result<std::unique_ptr<Node>> Node::start(const NodeConfig& config, const ClusterConfig& cluster) {
-  const auto self = cluster.index_of(config.node.name);
-  if (!self)
-    return fail(ErrorCode::kConfigImpossibleValue, "the cluster file does not name this node", "node.name",
-                "a member's name", config.node.name, "add it to the cluster file, or correct node.name");
   auto node = std::unique_ptr<Node>(new Node(std::make_unique<Impl>()));
   node->impl_->config = config;
-  node->impl_->cluster = std::make_shared<ClusterState>(cluster, *self);
+  node->impl_->file = cluster;
   GRADTAP_TRY(node->impl_->start());
   return node;
 }
@@ -323,6 +338,11 @@ std::optional<std::string> Node::wait(std::uint64_t timeout_ms) {
   return impl_->death;
 }
 
+bool Node::left() const {
+  const std::lock_guard lock(impl_->death_mutex);
+  return impl_->left;
+}
+
 void Node::stop() {
   Impl& impl = *impl_;
   {
@@ -340,6 +360,7 @@ void Node::stop() {
     for (const IngressActor& ingress : wiring.ingress) end(ingress);
     for (const AssemblerActor& assembler : wiring.assemblers) end(assembler);
     end(wiring.membership);
+    end(wiring.epochs);
     end(impl.peer);
     end(wiring.publisher);
     end(wiring.side_channel);

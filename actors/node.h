@@ -29,6 +29,8 @@ class Node {
   [[nodiscard]] std::uint16_t http_port() const;
   // What killed the node, if something did; returns after at most timeout_ms.
   [[nodiscard]] std::optional<std::string> wait(std::uint64_t timeout_ms);
+  // An epoch took this node out of the cluster: wait() has said so, and a restart waits until it is added again.
+  [[nodiscard]] bool left() const;
   void stop();
 
  private:

@@ -64,6 +64,9 @@ struct Node::Impl {
   std::condition_variable death_signal;
   std::optional<std::string> death;
   bool stopped = false;
+  bool left = false;           // under death_mutex: an epoch took this node out
+  std::string cluster_digest;  // hex; the same on every node of the cluster
+  ClusterConfig file;          // the cluster file
 
   // node_parts.cpp: what the node stands on.
   Status open_store();
@@ -71,6 +74,8 @@ struct Node::Impl {
   Status open_port();
   void plan_coverage();
   Status open_link();
+  Status join();
+  [[nodiscard]] Result<std::vector<link::LinkMember>> link_members() const;
 
   // node_launch.cpp: actors of a lineage, and who knows whom.
   void broadcast(std::shared_ptr<const Wiring> next);
@@ -82,6 +87,12 @@ struct Node::Impl {
   // `shards`: those that are in hand, of a baseline or of this node's store (`durable`).
   CoordinatorActor launch(const JobPlanPtr& plan, std::vector<std::shared_ptr<replica::Shard>> shards, bool durable);
   Launched launch_from_home(const schema::LineageRecord& record);
+  // The owner of a shard here, added to `next`; `shard` may be empty.
+  void own_shard(Wiring& next, ShardId id, std::shared_ptr<replica::Shard> shard, bool durable);
+  // Another epoch: members, links, and the owners of newly assigned shards. By the epoch actor.
+  void adopt(const EpochPtr& epoch);
+  void forget_owner(ShardId id, LineageId lineage);
+  [[nodiscard]] ClusterShape shape(std::size_t shards) const;
   [[nodiscard]] StepNumber newest_point(const JobPlan& plan) const;
   [[nodiscard]] WiringPtr current_wiring() const;
   [[nodiscard]] std::string own_hello() const;
@@ -92,6 +103,7 @@ struct Node::Impl {
   Status start_actors();
   Status start_tap_actors(Wiring& next);
   void start_peers(Wiring& next);
+  void add_replicators(Wiring& next) const;
   [[nodiscard]] HttpAnswer forward(HttpRequest&& request);
 };
 

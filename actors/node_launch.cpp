@@ -48,6 +48,7 @@ void Node::Impl::broadcast(std::shared_ptr<const Wiring> next) {
   tell(wiring->feed);
   tell(wiring->coordinator);
   tell(wiring->membership);
+  tell(wiring->epochs);
   tell(wiring->publisher);
 }
 
@@ -65,6 +66,78 @@ StepNumber Node::Impl::newest_point(const JobPlan& plan) const {
     if (const auto parsed = storage::parse_key(key); parsed && parsed->kind == storage::KeyKind::kPoint)
       newest = std::max(newest, parsed->step);
   return newest;
+}
+
+ClusterShape Node::Impl::shape(std::size_t shards) const {
+  return {cluster->self(), cluster->names(), cluster->owners(shards), cluster->epoch_number()};
+}
+
+void Node::Impl::own_shard(Wiring& next, ShardId id, std::shared_ptr<replica::Shard> shard, bool durable) {
+  ShardOwnerOptions owner;
+  owner.plan = next.plan;
+  owner.id = id;
+  owner.shard = std::move(shard);
+  owner.durable = durable;
+  owner.full_every_steps = config.store.full_every_steps;
+  owner.flush_queue_steps = config.store.flush_queue_steps;
+  owner.hold_steps = config.replica.apply_queue + 1;
+  owner.on_released = [this, lineage = next.plan->lineage](ShardId released) { forget_owner(released, lineage); };
+  next.owners.push_back(spawn_shard_owner(*system, std::move(owner)));
+  next.owner_of[id] = next.owners.back();
+  watch_typed(next.owners.back(), fmt::format("owner.{}", id));
+}
+
+void Node::Impl::forget_owner(ShardId id, LineageId lineage) {
+  const std::lock_guard lock(wiring_mutex);
+  if (stopped || !wiring->plan || wiring->plan->lineage != lineage || id >= wiring->owner_of.size()) return;
+  auto next = std::make_shared<Wiring>(*wiring);
+  const OwnerActor owner = std::exchange(next->owner_of[id], OwnerActor());
+  std::erase(next->owners, owner);
+  end(owner);
+  // Assigned again while it was being given up: it begins anew.
+  const auto owners = cluster->owners(next->owner_of.size());
+  if (std::find(owners[id].begin(), owners[id].end(), cluster->self()) != owners[id].end())
+    own_shard(*next, id, nullptr, true);
+  broadcast(std::move(next));
+}
+
+void Node::Impl::adopt(const EpochPtr& epoch) {
+  const std::lock_guard lock(wiring_mutex);
+  if (stopped || !cluster->set_epoch(epoch)) return;
+  if (cluster->is_out(cluster->self())) {
+    log_warn("this node was taken out of the cluster: it ends", {{"epoch", epoch->record.number}});
+    const std::lock_guard dying(death_mutex);
+    left = true;
+    death = "this node is not a member any more";
+    death_signal.notify_all();
+    return;
+  }
+  const auto members = link_members();
+  if (!members) {
+    log_error("an epoch's addresses cannot be used", {{"error", members.error().text()}});
+  } else if (const Status set = node_link->set_members(*members); !set) {
+    log_error("the node link cannot take the members of an epoch", {{"error", set.error().text()}});
+  }
+  auto ports = std::make_shared<std::vector<std::uint16_t>>();
+  for (const std::string& name : cluster->names()) ports->push_back(node_link->control_port(name));
+  auto next = std::make_shared<Wiring>(*wiring);
+  add_replicators(*next);
+  std::optional<ClusterShape> now;
+  if (next->plan) {
+    now = shape(next->owner_of.size());
+    for (ShardId id = 0; id < next->owner_of.size(); ++id) {
+      const auto& owners = now->owners[id];
+      if (std::find(owners.begin(), owners.end(), cluster->self()) != owners.end() && !next->owner_of[id])
+        own_shard(*next, id, nullptr, true);
+    }
+  }
+  const Wiring& current = *next;
+  const MembershipActor membership = current.membership;
+  const CoordinatorActor coordinator = current.coordinator;
+  broadcast(std::move(next));
+  caf::anon_send(membership, epoch_atom_v, ControlPortsPtr(std::move(ports)));
+  if (now && coordinator)
+    caf::anon_send(coordinator, epoch_atom_v, ClusterShapePtr(std::make_shared<const ClusterShape>(std::move(*now))));
 }
 
 CoordinatorActor Node::Impl::launch(const JobPlanPtr& plan, std::vector<std::shared_ptr<replica::Shard>> shards,
@@ -100,9 +173,8 @@ CoordinatorActor Node::Impl::launch(const JobPlanPtr& plan, std::vector<std::sha
   if (plan->recorded_probe)
     options.warnings.emplace_back(
         "the recipe was found on a recorded probe: the trainer's own arithmetic was not tried");
-  options.shape.self = cluster->self();
-  for (const MemberSection& member : cluster->config().members) options.shape.names.push_back(member.name);
-  options.shape.owners = cluster->owners(count);
+  options.shape = shape(count);
+  options.config.has_tap = port != nullptr || cluster->alone();
 
   options.published = newest_point(*plan);
 
@@ -116,26 +188,24 @@ CoordinatorActor Node::Impl::launch(const JobPlanPtr& plan, std::vector<std::sha
     if (by_id[id] && !durable && elsewhere)
       baseline->put(id, {by_id[id]->version(), by_id[id]->digest().sha,
                          std::make_shared<const recovery::FullVersion>(*by_id[id])});
-    if (!here) continue;
-    const StepNumber version = by_id[id] ? by_id[id]->version() : plan->base_step;
-    options.versions[id] = version;
-    options.version = std::min(options.version, version);
+    // What the store has of a shard that is another's now stays until that one has it too (PROTOCOLS 5.3).
+    if (!by_id[id] || (!here && !durable)) continue;
+    HeldShard held{by_id[id]->version(), 0};
+    if (durable)
+      if (const auto fulls = store->full_steps(plan->job, plan->lineage, id); fulls && !fulls->empty())
+        held.from = fulls->front();
+    options.held[id] = held;
+    options.version = std::min(options.version, held.version);
   }
-  if (options.versions.empty()) options.version = plan->base_step;
-  const auto placed = options.versions;
+  if (options.held.empty()) options.version = plan->base_step;
+  const ClusterShape placed = options.shape;
+  const auto held = options.held;
   next->coordinator = spawn_coordinator(*system, std::move(options));
   watch_typed(next->coordinator, "coordinator");
-  for (const auto& [id, version] : placed) {
-    ShardOwnerOptions owner;
-    owner.plan = plan;
-    owner.id = id;
-    owner.shard = std::move(by_id[id]);
-    owner.durable = durable;
-    owner.full_every_steps = config.store.full_every_steps;
-    owner.flush_queue_steps = config.store.flush_queue_steps;
-    next->owners.push_back(spawn_shard_owner(*system, std::move(owner)));
-    next->owner_of[id] = next->owners.back();
-    watch_typed(next->owners.back(), fmt::format("owner.{}", id));
+  for (ShardId id = 0; id < count; ++id) {
+    const auto& owners = placed.owners[id];
+    const bool here = std::find(owners.begin(), owners.end(), cluster->self()) != owners.end();
+    if (here || held.contains(id)) own_shard(*next, id, std::move(by_id[id]), durable);
   }
   CoordinatorActor coordinator = next->coordinator;
   broadcast(std::move(next));
@@ -159,7 +229,7 @@ StepNumber Node::Impl::stored_step() const {
   const WiringPtr now = current_wiring();
   if (!now->plan) return 0;
   const auto marks = store->marks(now->plan->job, now->plan->lineage);
-  if (!marks || marks->size() != now->owners.size() || marks->empty()) return now->plan->base_step;
+  if (!marks || marks->empty()) return now->plan->base_step;
   StepNumber lowest = ~StepNumber{0};
   for (const storage::Mark& mark : *marks) lowest = std::min(lowest, mark.version);
   return lowest;
@@ -168,7 +238,9 @@ StepNumber Node::Impl::stored_step() const {
 std::string Node::Impl::own_hello() const {
   PeerHello hello;
   hello.node = cluster->name(cluster->self());
-  hello.cluster = to_hex(cluster->config().digest());
+  hello.cluster = cluster_digest;
+  hello.epoch = cluster->epoch_number();
+  hello.tap = cluster->tap(cluster->self());
   hello.ready = cluster->ready(cluster->self());
   const WiringPtr now = current_wiring();
   hello.lineage = now->plan ? now->plan->lineage : 0;

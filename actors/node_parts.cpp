@@ -6,7 +6,9 @@
 #include <fmt/format.h>
 
 #include "actors/bulk_service.h"
+#include "actors/epochs.h"
 #include "actors/node_impl.h"
+#include "common/sha256.h"
 #include "dataplane/coverage_plan.h"
 #include "storage/store_identity.h"
 
@@ -31,7 +33,7 @@ Status Node::Impl::open_store() {
 
 Status Node::Impl::open_objects() {
   if (config.objects.directory.empty()) {
-    if (!cluster->alone())
+    if (file.members.size() > 1)
       return fail(ErrorCode::kConfigImpossibleValue, "a cluster needs an object store: it decides lineage numbers",
                   "objects.directory", "a directory that every node shares", "nothing", "set objects.directory");
     return {};
@@ -46,12 +48,53 @@ Status Node::Impl::open_objects() {
   auto opened = storage::DirectoryStore::open(options);
   if (!opened) return std::unexpected(opened.error());
   objects = std::move(*opened);
+  return {};
+}
+
+// Who belongs to the cluster is what the newest epoch says; a node that is alone needs none.
+Status Node::Impl::join() {
+  const auto self = file.index_of(config.node.name);
+  const bool alone = file.members.size() == 1 && self && (file.members.front().link.empty() || !objects);
+  if (alone) {
+    cluster = std::make_shared<ClusterState>(file, *self);
+  } else {
+    if (!objects)
+      return fail(ErrorCode::kConfigImpossibleValue, "the cluster file does not name this node", "node.name",
+                  "a member's name", config.node.name, "add it to the cluster file, or correct node.name");
+    auto epoch = join_epoch(*objects, file, config.node.name, *clock);
+    if (!epoch) return std::unexpected(epoch.error());
+    const auto& members = (*epoch)->record.members;
+    const auto me = std::find_if(members.begin(), members.end(),
+                                 [&](const schema::EpochMember& member) { return member.name == config.node.name; });
+    const auto index = static_cast<MemberIndex>(me - members.begin());
+    if (self && file.members[*self].link != me->link)
+      warnings.push_back(fmt::format("the cluster file says {} for this node, the epoch {}: the epoch counts",
+                                     file.members[*self].link, me->link));
+    cluster = std::make_shared<ClusterState>(file, *epoch, index);
+    if ((*epoch)->record.replicas != file.replicas)
+      warnings.push_back(fmt::format("the cluster file says {} replicas, the epoch {}: the epoch counts", file.replicas,
+                                     (*epoch)->record.replicas));
+  }
+  if (!objects) return {};
   const auto stray = objects->remove_stray();
   if (!stray) return std::unexpected(stray.error());
   auto hello = storage::announce_store(*objects, config.node.name, *random);
   if (!hello) return std::unexpected(hello.error());
+  cluster_digest = to_hex(sha256("gradtap cluster " + hello->store_id));
   cluster->set_store(cluster->self(), std::move(*hello));
+  cluster->set_tap(cluster->self(), config.tap.kind != TapKind::kNone);
   return {};
+}
+
+Result<std::vector<link::LinkMember>> Node::Impl::link_members() const {
+  std::vector<link::LinkMember> members;
+  for (const schema::EpochMember& member : cluster->epoch()->record.members) {
+    if (member.state == schema::MemberState::kOut) continue;
+    const auto place = parse_host_port(member.link);
+    if (!place) return std::unexpected(place.error());
+    members.push_back({member.name, place->host, place->port});
+  }
+  return members;
 }
 
 Status Node::Impl::open_port() {
@@ -117,6 +160,10 @@ Status Node::Impl::open_link() {
   if (cluster->alone()) return {};
   auto options = link::link_options(config, cluster->config());
   if (!options) return std::unexpected(options.error());
+  auto members = link_members();
+  if (!members) return std::unexpected(members.error());
+  options->members = std::move(*members);
+  options->cluster = sha256("gradtap cluster " + cluster->store(cluster->self()).store_id);
   BulkServiceOptions service;
   service.system = system.get();
   service.job_name = job.name;
@@ -125,6 +172,11 @@ Status Node::Impl::open_link() {
   service.retention = retention;
   service.baseline = baseline;
   service.feed = wiring->feed;
+  service.want_full = [this](LineageId lineage, ShardId shard, StepNumber at_least) {
+    const WiringPtr now = current_wiring();
+    if (now->plan && now->plan->lineage == lineage && shard < now->owner_of.size() && now->owner_of[shard])
+      caf::anon_send(now->owner_of[shard], full_atom_v, std::uint64_t{at_least});
+  };
   service.side_channel = gateway.here;
   options->handler = bulk_service(std::move(service));
   options->metrics = &metrics;

@@ -37,8 +37,10 @@ std::unexpected<Error> malformed(const char* where, const char* expected) {
 }  // namespace
 
 std::string encode_hello(const PeerHello& hello) {
-  return json{{"node", hello.node},       {"cluster", hello.cluster},   {"ready", hello.ready},
-              {"lineage", hello.lineage}, {"store_id", hello.store_id}, {"presence_key", hello.presence_key}}
+  return json{{"node", hello.node},         {"cluster", hello.cluster},
+              {"ready", hello.ready},       {"lineage", hello.lineage},
+              {"store_id", hello.store_id}, {"presence_key", hello.presence_key},
+              {"epoch", hello.epoch},       {"tap", hello.tap}}
       .dump();
 }
 
@@ -60,13 +62,21 @@ Result<PeerHello> decode_hello(std::string_view text) {
   hello.lineage = static_cast<LineageId>(lineage);
   hello.store_id = store_id;
   hello.presence_key = presence_key;
+  if (body.contains("epoch")) {
+    GRADTAP_LET(epoch, json_uint(body, "epoch", where, kStepMax));
+    hello.epoch = epoch;
+  }
+  if (const auto tap = body.find("tap"); tap != body.end()) {
+    if (!tap->is_boolean()) return malformed(where, "tap: true or false");
+    hello.tap = tap->get<bool>();
+  }
   return hello;
 }
 
 std::string encode_report(const PeerReport& report, LineageId lineage) {
   json shards = json::array();
   for (const PeerReport::Shard& shard : report.shards)
-    shards.push_back({shard.shard, shard.version, shard.durable ? json(*shard.durable) : json(nullptr)});
+    shards.push_back({shard.shard, shard.version, shard.durable ? json(*shard.durable) : json(nullptr), shard.from});
   json digests = json::array();
   for (const PeerReport::Digest& digest : report.digests)
     digests.push_back({digest.shard, digest.step, to_hex(digest.digest)});
@@ -78,6 +88,7 @@ std::string encode_report(const PeerReport& report, LineageId lineage) {
   }
   return json{{"lineage", lineage},
               {"member", report.member},
+              {"epoch", report.epoch},
               {"training", report.training},
               {"bound", report.bound},
               {"published", report.published},
@@ -103,6 +114,10 @@ Result<PeerReportText> decode_report(std::string_view text) {
   parsed.report.training = training;
   parsed.report.bound = bound;
   parsed.report.published = published;
+  if (body.contains("epoch")) {
+    GRADTAP_LET(epoch, json_uint(body, "epoch", where, kStepMax));
+    parsed.report.epoch = epoch;
+  }
   if (const auto delta = body.find("delta"); delta != body.end() && !delta->is_null()) {
     if (!delta->is_number_integer()) return malformed(where, "delta: an integer or null");
     const auto value = delta->get<std::int64_t>();
@@ -116,13 +131,18 @@ Result<PeerReportText> decode_report(std::string_view text) {
   }
   GRADTAP_LET(shards, json_array(body, "shards", where, kListMax));
   for (const json& entry : *shards) {
-    if (!entry.is_array() || entry.size() != 3) return malformed(where, "shards: [shard, version, durable]");
+    if (!entry.is_array() || entry.size() < 3 || entry.size() > 4)
+      return malformed(where, "shards: [shard, version, durable, from]");
     GRADTAP_LET(shard, json_uint_value(entry[0], "report.shards", kU32Max));
     GRADTAP_LET(version, json_uint_value(entry[1], "report.shards", kStepMax));
-    PeerReport::Shard one{static_cast<ShardId>(shard), version, std::nullopt};
+    PeerReport::Shard one{static_cast<ShardId>(shard), version, std::nullopt, 0};
     if (!entry[2].is_null()) {
       GRADTAP_LET(durable, json_uint_value(entry[2], "report.shards", kStepMax));
       one.durable = durable;
+    }
+    if (entry.size() == 4) {
+      GRADTAP_LET(from, json_uint_value(entry[3], "report.shards", kStepMax));
+      one.from = from;
     }
     parsed.report.shards.push_back(one);
   }

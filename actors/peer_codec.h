@@ -16,11 +16,13 @@ namespace gradtap::actors {
 // Who a node is. Sent at connect and then once per heartbeat interval.
 struct PeerHello {
   std::string node;
-  std::string cluster;       // hex digest of the cluster file
+  std::string cluster;       // hex, cluster_digest()
   bool ready = false;        // it has every side value that its peers had
   LineageId lineage = 0;     // the newest it knows
   std::string store_id;      // of the object store it sees; empty: none
   std::string presence_key;  // what it wrote there at its start
+  std::uint64_t epoch = 0;   // the newest it knows
+  bool tap = false;          // it has a mirror port
 };
 
 [[nodiscard]] std::string encode_hello(const PeerHello& hello);

@@ -17,7 +17,6 @@ namespace {
 
 constexpr std::size_t kPendingStepsMax = 1024;  // not less than replica.apply_queue can be
 constexpr std::chrono::milliseconds kFetchDeadline{15'000};
-constexpr std::chrono::milliseconds kFetchPause{200};
 constexpr std::size_t kZeroBytes = std::size_t{256} << 10;
 
 struct PendingStep {
@@ -45,6 +44,8 @@ struct OwnerState {
   std::uint64_t fetched = 0;
   std::uint64_t fetches_failed = 0;
   std::uint64_t jumps = 0;
+  StepNumber full_wanted = 0;  // a peer asks for a full version that is no older than this
+  bool released = false;
 };
 
 using OwnerPointer = OwnerActor::stateful_pointer<OwnerState>;
@@ -94,6 +95,7 @@ std::vector<ByteSpan> log_spans(const OwnerState& state, const std::vector<const
 }
 
 bool full_due(const OwnerState& state, StepNumber step) {
+  if (state.full_wanted > state.full && step >= state.full_wanted) return true;
   const std::uint64_t every = state.options.full_every_steps;
   return every > 0 && step % every == state.options.shard->range().id % every;
 }
@@ -135,7 +137,7 @@ void stop_with(OwnerPointer self, StepNumber step, const Error& error) {
 
 void apply_ready(OwnerPointer self) {
   OwnerState& state = self->state;
-  if (!state.options.shard) return;
+  if (!state.options.shard || state.released) return;
   replica::Shard& shard = shard_of(state);
   while (!state.failed && state.wiring) {
     const StepNumber step = shard.version() + 1;
@@ -176,7 +178,7 @@ void apply_ready(OwnerPointer self) {
   }
 }
 
-void ask_for_version(OwnerPointer self);
+void ask_for_version(OwnerPointer self, StepNumber at_least);
 
 // Takes a whole version over: it must be in the store before anything is applied to it.
 void jump_to(OwnerPointer self, const std::shared_ptr<replica::Shard>& shard) {
@@ -195,35 +197,33 @@ void jump_to(OwnerPointer self, const std::shared_ptr<replica::Shard>& shard) {
   apply_ready(self);
 }
 
-void ask_for_version(OwnerPointer self) {
+void ask_for_version(OwnerPointer self, StepNumber at_least) {
   OwnerState& state = self->state;
-  if (state.fetching_version || !state.wiring || !state.wiring->fetcher) return;
+  if (state.fetching_version || state.released || !state.wiring || !state.wiring->fetcher) return;
   state.fetching_version = true;
-  const StepNumber wanted = state.options.shard ? state.options.shard->version() + 1 : state.options.plan->base_step;
+  const StepNumber own = state.options.shard ? state.options.shard->version() + 1 : state.options.plan->base_step;
+  const StepNumber wanted = std::max(own, at_least);
   self->request(state.wiring->fetcher, kFetchDeadline, version_atom_v, std::uint32_t{state.options.id},
                 std::uint64_t{wanted})
       .then(
           [self](const PulledVersionPtr& pulled) {
             OwnerState& s = self->state;
             s.fetching_version = false;
+            if (s.released) return;
             const bool newer =
                 pulled->shard && (!s.options.shard || pulled->shard->version() > s.options.shard->version());
             if (pulled->outcome.ok && newer) return jump_to(self, pulled->shard);
             ++s.fetches_failed;
-            s.last_error = pulled->outcome.error.text();
-            if (!s.options.shard) self->delayed_send(self, kFetchPause, version_atom_v);
+            s.last_error = pulled->outcome.error.text();  // the coordinator asks again
           },
-          [self](const caf::error&) {
-            self->state.fetching_version = false;
-            if (!self->state.options.shard) self->delayed_send(self, kFetchPause, version_atom_v);
-          });
+          [self](const caf::error&) { self->state.fetching_version = false; });
 }
 
 void fetch_gradient(OwnerPointer self, const GoPtr& go) {
   OwnerState& state = self->state;
   const StepNumber step = go->scalars.step;
-  if (!state.options.shard) return ask_for_version(self);
-  if (state.failed || !state.wiring || !state.wiring->fetcher || state.fetching ||
+  if (!state.options.shard) return;  // the coordinator asks for a version
+  if (state.failed || state.released || !state.wiring || !state.wiring->fetcher || state.fetching ||
       step != shard_of(state).version() + 1)
     return;
   state.fetching = step;
@@ -233,12 +233,12 @@ void fetch_gradient(OwnerPointer self, const GoPtr& go) {
           [self, go, step](const PulledGradientPtr& pulled) {
             OwnerState& s = self->state;
             s.fetching.reset();
-            if (!s.options.shard || step != shard_of(s).version() + 1) return;  // its own tap was faster
+            if (!s.options.shard || s.released || step != shard_of(s).version() + 1) return;  // its own tap was faster
             if (!pulled->outcome.ok) {
               ++s.fetches_failed;
               s.last_error = pulled->outcome.error.text();
               // Nobody keeps this step any more: a whole newer version, if there is one, takes its place.
-              if (pulled->outcome.error.code == ErrorCode::kStepUnavailable) ask_for_version(self);
+              if (pulled->outcome.error.code == ErrorCode::kStepUnavailable) ask_for_version(self, 0);
               return;
             }
             const bool skipped = go->scalars.verdict == replica::Verdict::kSkipped;
@@ -277,8 +277,10 @@ OwnerActor::behavior_type owner(OwnerPointer self, const ShardOwnerOptions& opti
       [self](contrib_atom, const ContributionPtr& contribution) {
         OwnerState& state = self->state;
         const StepNumber version = state.options.shard ? state.options.shard->version() : 0;
+        // An owner without a version, or far behind, is brought up from logs: what it kept would only fill memory.
+        const std::uint64_t hold_steps = state.options.shard ? state.options.hold_steps : 0;
         const bool wanted = contribution->lineage == state.options.plan->lineage && contribution->step > version &&
-                            contribution->step <= version + kPendingStepsMax;
+                            contribution->step <= version + hold_steps && !state.released;
         if (!wanted) {
           ++state.dropped_contributions;
           return;
@@ -303,7 +305,21 @@ OwnerActor::behavior_type owner(OwnerPointer self, const ShardOwnerOptions& opti
         apply_ready(self);
       },
       [self](fetch_atom, const GoPtr& go) { fetch_gradient(self, go); },
-      [self](version_atom) { ask_for_version(self); },
+      [self](version_atom, std::uint64_t at_least) { ask_for_version(self, at_least); },
+      [self](full_atom, std::uint64_t at_least) {
+        OwnerState& state = self->state;
+        if (!state.options.shard) return;
+        state.full_wanted = std::max(state.full_wanted, std::min(at_least, shard_of(state).version() + 1));
+      },
+      [self](release_atom) {
+        OwnerState& state = self->state;
+        if (state.released || !state.wiring) return;
+        state.released = true;
+        state.pending.clear();
+        self->send(state.wiring->keeper, release_atom_v, std::uint32_t{state.options.plan->lineage},
+                   std::uint32_t{state.options.id});
+        if (state.options.on_released) state.options.on_released(state.options.id);
+      },
       [self](durable_atom, const Durable& durable) {
         OwnerState& state = self->state;
         if (!durable.outcome.ok) return;
@@ -316,7 +332,7 @@ OwnerActor::behavior_type owner(OwnerPointer self, const ShardOwnerOptions& opti
         const bool first = !state.wiring;
         state.wiring = wiring;
         if (!first) return;
-        if (!state.options.shard) return ask_for_version(self);
+        if (!state.options.shard) return;
         if (!state.any_durable)
           make_durable(self, shard_of(state).version(), false, {}, true, {});
         else if (wiring->coordinator)
@@ -326,7 +342,8 @@ OwnerActor::behavior_type owner(OwnerPointer self, const ShardOwnerOptions& opti
       [self](status_atom) {
         const OwnerState& state = self->state;
         const StepNumber version = state.options.shard ? state.options.shard->version() : 0;
-        const char* word = state.failed           ? "failed"
+        const char* word = state.released         ? "released"
+                           : state.failed         ? "failed"
                            : !state.options.shard ? "syncing"
                            : !state.any_durable   ? "baseline"
                                                   : "in_sync";

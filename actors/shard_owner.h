@@ -8,6 +8,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 
 #include "actors/interfaces.h"
@@ -23,6 +24,8 @@ struct ShardOwnerOptions {
   bool durable = false;  // that version is in the store already
   std::uint64_t full_every_steps = 64;
   std::uint64_t flush_queue_steps = 2;
+  std::uint64_t hold_steps = 1024;           // contributions of so many steps after the version are kept
+  std::function<void(ShardId)> on_released;  // the shard is no longer held: the owner is about to end
 };
 
 [[nodiscard]] OwnerActor spawn_shard_owner(caf::actor_system& system, ShardOwnerOptions options);

@@ -89,7 +89,7 @@ void spread(SideChannelPointer self, std::vector<storage::SideEntry> entries,
   auto counting = std::make_shared<Spread>();
   counting->done = std::move(done);
   const ClusterState* cluster = state.options.cluster.get();
-  const std::size_t copies = cluster == nullptr ? 1 : std::min<std::size_t>(2, cluster->config().replicas);
+  const std::size_t copies = cluster == nullptr ? 1 : std::min<std::size_t>(2, cluster->replicas());
   const auto settle = [counting, cluster, copies] {
     if (counting->delivered) return;
     // A member that is down asks for what it missed when it comes back; until then fewer copies are all there can be.
@@ -179,11 +179,18 @@ HttpAnswer messages_answer(const SideChannelState& state, const Session& session
   if (session.rank == 0)
     for (const std::string& layout : state.layouts_wanted)
       requests.push_back({{"id", "layout-" + layout.substr(0, 16)}, {"kind", "layout"}, {"layout_id", layout}});
-  return {200, json{{"received_seq", session.received_seq},
-                    {"durable_seq", session.received_seq},
-                    {"requests", requests},
-                    {"P", state.options.publish_interval_steps}}
-                   .dump()};
+  json answer = {{"received_seq", session.received_seq},
+                 {"durable_seq", session.received_seq},
+                 {"requests", requests},
+                 {"P", state.options.publish_interval_steps}};
+  // Members come and go while the job trains: the client learns whom it may turn to.
+  if (state.options.cluster && !state.options.cluster->alone()) {
+    json gateways = json::array();
+    for (const schema::EpochMember& member : state.options.cluster->epoch()->record.members)
+      if (member.state == schema::MemberState::kIn) gateways.push_back(member.http);
+    answer["gateways"] = std::move(gateways);
+  }
+  return {200, answer.dump()};
 }
 
 caf::result<HttpAnswer> post(SideChannelPointer self, const MessagesPost& request) {

@@ -7,6 +7,7 @@
 #include "apps/commands/capacity_command.h"
 #include "apps/commands/commands.h"
 #include "apps/commands/generate_command.h"
+#include "apps/commands/nodes_command.h"
 #include "apps/commands/points_command.h"
 
 int main(int argc, char** argv) {
@@ -41,6 +42,38 @@ int main(int argc, char** argv) {
 
   auto* events_command = app.add_subcommand("events", "what the node noted lately");
   add_common(events_command);
+
+  auto* nodes_command = app.add_subcommand("nodes", "members of the cluster: list, add, drain, remove, replace");
+  nodes_command->require_subcommand(1);
+  auto* nodes_list_command = nodes_command->add_subcommand("list", "who belongs to it, and who holds how many shards");
+  add_common(nodes_list_command);
+  NodesOptions member;
+  auto add_change = [&](const char* name, const char* help) {
+    auto* command = nodes_command->add_subcommand(name, help);
+    command->add_option("name", member.name, "node.name of the node")->required();
+    command->add_option("--endpoint", common.endpoint, "gateway of any member, http://host:port")
+        ->capture_default_str();
+    command->add_option("--wait-s", member.wait_s, "how long to wait until shards are where they belong; 0: not at all")
+        ->capture_default_str();
+    command->callback([&member, name] { member.action = name; });
+    return command;
+  };
+  auto add_facts = [&](CLI::App* command) {
+    command->add_option("--link", member.link, "where the node listens for peers, ADDRESS:PORT");
+    command->add_option("--http", member.http, "its gateway, http://HOST:PORT");
+    command->add_option("--domain", member.domain, "failure domain: nodes that may die together share it");
+    command->add_option("--capacity", member.capacity, "shards are spread in proportion to it; default: 1")
+        ->check(CLI::Range(1U, 65'535U));
+  };
+  add_facts(add_change("add", "a new member, or one that was out or draining"));
+  auto* drain_command = add_change("drain", "give all its shards to the others, then it may be stopped");
+  drain_command->add_flag("--check", member.check,
+                          "only say whether it is safe to take it down now, and what it costs");
+  drain_command->add_flag("--json", common.json, "with --check: machine-readable output");
+  drain_command->add_flag("--force", member.force, "although fewer members than replicas stay");
+  add_change("remove", "take a member out as it stands: one that is dead")
+      ->add_flag("--force", member.force, "although something that only it has may be lost");
+  add_facts(add_change("replace", "another machine, or an empty disk, under the same name"));
 
   PointOptions point;
   auto add_point = [&](CLI::App* command) {
@@ -209,6 +242,8 @@ int main(int argc, char** argv) {
   if (*shards_command) return shards(common);
   if (*digests_command) return digests(common, from, to);
   if (*events_command) return events(common);
+  if (*nodes_list_command) return nodes_list(common);
+  if (*nodes_command) return nodes_change(common, member);
   if (*list_command) return points_list(point);
   if (*show_command) return points_show(point);
   if (*verify_command) return points_verify(point, verify_all);

@@ -1,13 +1,14 @@
 // gradtapd: the node daemon. Wiring only.
 //
 // Exit codes: 0 ended by SIGTERM or SIGINT (or --check found nothing wrong); 2 wrong configuration; 3 could not start;
-// 4 an actor died.
+// 4 an actor died; 5 the node was taken out of its cluster.
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
 
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include "actors/node.h"
 #include "common/cluster_config.h"
@@ -55,6 +56,15 @@ int main(int argc, char** argv) {
   std::signal(SIGPIPE, SIG_IGN);
 
   auto node = gradtap::actors::Node::start(*config, *cluster);
+  // Whoever is not a member yet waits for the epoch that names it.
+  if (!node && node.error().code == gradtap::ErrorCode::kNotAMember) {
+    gradtap::log_warn("waiting to become a member", {{"error", node.error().text()}});
+    while (!node && node.error().code == gradtap::ErrorCode::kNotAMember && g_stop == 0) {
+      ::usleep(500'000);
+      node = gradtap::actors::Node::start(*config, *cluster);
+    }
+    if (g_stop != 0 && !node) return 0;
+  }
   if (!node) {
     gradtap::log_error("the node could not start", {{"error", node.error().text()}});
     return 3;
@@ -62,6 +72,11 @@ int main(int argc, char** argv) {
   gradtap::log_info("ready", {{"listen_port", (*node)->http_port()}});
   while (g_stop == 0)
     if (const auto death = (*node)->wait(200)) {
+      if ((*node)->left()) {
+        gradtap::log_warn("ending", {{"cause", *death}});
+        (*node)->stop();
+        return 5;
+      }
       gradtap::log_error("ending", {{"cause", *death}});
       // No orderly stop: whoever died may be waited for without end. What is durable stays durable.
       std::_Exit(4);

@@ -95,7 +95,8 @@ Result<ClusterConfig> cluster_of(const NodeConfig& node, const std::string& node
   }
   const std::filesystem::path path = std::filesystem::path(node_path).parent_path() / node.cluster.file;
   auto cluster = load_cluster_config(path.string());
-  if (cluster && !cluster->index_of(node.node.name)) {
+  // With an object store it is the newest epoch there that says who is a member.
+  if (cluster && !cluster->index_of(node.node.name) && node.objects.directory.empty()) {
     std::vector<std::string_view> names;
     for (const MemberSection& member : cluster->members) names.push_back(member.name);
     return fail(ErrorCode::kConfigImpossibleValue, "this node is not a member of its cluster", path.string(),

@@ -43,8 +43,8 @@ struct ClusterConfig {
 [[nodiscard]] Result<ClusterConfig> parse_cluster_config(std::string_view text, std::string_view file_name);
 [[nodiscard]] Result<ClusterConfig> load_cluster_config(const std::string& path);
 
-// The cluster of a node whose own file is `node_path`: cluster.file read and checked to name this node, or, without
-// one, the node alone with one replica.
+// The cluster of a node whose own file is `node_path`: cluster.file, or, without one, the node alone with one replica.
+// Without an object store the file must name this node; with one, the epochs there say who is a member.
 [[nodiscard]] Result<ClusterConfig> cluster_of(const NodeConfig& node, const std::string& node_path);
 
 [[nodiscard]] std::vector<ConfigKeyInfo> cluster_config_keys();

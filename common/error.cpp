@@ -140,6 +140,14 @@ std::string_view error_name(ErrorCode code) {
       return "PEER_MALFORMED";
     case ErrorCode::kPeerRefused:
       return "PEER_REFUSED";
+    case ErrorCode::kNotAMember:
+      return "NOT_A_MEMBER";
+    case ErrorCode::kMemberUnknown:
+      return "MEMBER_UNKNOWN";
+    case ErrorCode::kMemberConflict:
+      return "MEMBER_CONFLICT";
+    case ErrorCode::kMemberUnsafe:
+      return "MEMBER_UNSAFE";
   }
   return "UNKNOWN_CODE";
 }

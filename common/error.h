@@ -89,6 +89,11 @@ enum class ErrorCode : std::uint16_t {
   // node link
   kPeerMalformed = 520,
   kPeerRefused = 521,
+  // members
+  kNotAMember = 530,
+  kMemberUnknown = 531,
+  kMemberConflict = 532,
+  kMemberUnsafe = 533,
 };
 
 struct Error {

@@ -96,6 +96,10 @@ Result<RetainReport> ShardStore::retain(const JobId& job, LineageId lineage, Ste
   return impl_->retain(job, lineage, floor, keep_fulls);
 }
 
+Status ShardStore::drop_shard(const JobId& job, LineageId lineage, ShardId shard) {
+  return impl_->drop_shard(job, lineage, shard);
+}
+
 Status ShardStore::drop_lineage(const JobId& job, LineageId lineage) {
   const auto known = lineages(job);
   if (!known) return std::unexpected<Error>(known.error());

@@ -130,6 +130,8 @@ class ShardStore {
                                             std::uint64_t keep_fulls);
   // Deletes everything of a lineage; refuses the newest one of the job.
   [[nodiscard]] Status drop_lineage(const JobId& job, LineageId lineage);
+  // Deletes mark, versions and logs of one shard of a lineage; a shard that is not there is success.
+  [[nodiscard]] Status drop_shard(const JobId& job, LineageId lineage, ShardId shard);
 
   // -- any thread -----------------------------------------------------------------------------------------------
   [[nodiscard]] Result<std::vector<std::uint8_t>> get_side(std::string_view key) const;  // STORE_MISSING_CHUNK: absent

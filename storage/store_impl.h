@@ -63,6 +63,7 @@ struct ShardStore::Impl {
                                             std::uint64_t keep_fulls);
   [[nodiscard]] Status remove_side(const std::vector<std::string>& keys);
   [[nodiscard]] Status drop_lineage(const JobId& job, LineageId lineage);
+  [[nodiscard]] Status drop_shard(const JobId& job, LineageId lineage, ShardId shard);
   // Frees [begin, end): whole tables at once, what remains by a range tombstone.
   [[nodiscard]] Status delete_chunks(rocksdb::ColumnFamilyHandle* family, const std::string& begin,
                                      const std::string& end);

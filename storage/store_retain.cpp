@@ -123,6 +123,19 @@ Status ShardStore::Impl::remove_side(const std::vector<std::string>& keys) {
   return write_batch(batch, false, "deletion of side values");
 }
 
+Status ShardStore::Impl::drop_shard(const JobId& job, LineageId lineage, ShardId shard) {
+  GRADTAP_TRY(resume_after_failure());
+  const std::string prefix = shard_key(job, lineage, shard);
+  const std::string end = after_prefix(prefix);
+  rocksdb::WriteBatch batch;
+  batch.DeleteRange(mark, prefix, end);
+  batch.DeleteRange(dig, prefix, end);
+  GRADTAP_TRY(write_batch(batch, true, "drop of a shard"));
+  reached(kRetainAfterMark);
+  GRADTAP_TRY(delete_chunks(log, prefix, end));
+  return delete_chunks(full, prefix, end);
+}
+
 Status ShardStore::Impl::drop_lineage(const JobId& job, LineageId lineage) {
   GRADTAP_TRY(resume_after_failure());
   const std::string prefix = lineage_prefix(job, lineage);

@@ -51,16 +51,27 @@ NodeClient::NodeClient(std::string endpoint, unsigned timeout_ms)
   if (endpoint_.find("://") == std::string::npos) endpoint_ = "http://" + endpoint_;
 }
 
-Result<nlohmann::json> NodeClient::get(const std::string& path) const {
-  httplib::Client client = connect(endpoint_, timeout_ms_);
-  const auto result = client.Get(path);
-  if (!result) return unreachable(endpoint_, result);
-  if (result->status != 200) return std::unexpected(from_answer(endpoint_, path, result->status, result->body));
+namespace {
+
+Result<nlohmann::json> document_of(const std::string& endpoint, const std::string& path,
+                                   const httplib::Result& result) {
+  if (!result) return unreachable(endpoint, result);
+  if (result->status != 200) return std::unexpected(from_answer(endpoint, path, result->status, result->body));
   auto document = nlohmann::json::parse(result->body, nullptr, false);
   if (document.is_discarded())
-    return fail(ErrorCode::kRequestMalformed, "the node's answer is not JSON", endpoint_ + path, "JSON",
+    return fail(ErrorCode::kRequestMalformed, "the node's answer is not JSON", endpoint + path, "JSON",
                 result->body.substr(0, 60), "check that the endpoint is a gradtap node");
   return document;
+}
+
+}  // namespace
+
+Result<nlohmann::json> NodeClient::get(const std::string& path) const {
+  return document_of(endpoint_, path, connect(endpoint_, timeout_ms_).Get(path));
+}
+
+Result<nlohmann::json> NodeClient::post(const std::string& path, const nlohmann::json& body) const {
+  return document_of(endpoint_, path, connect(endpoint_, timeout_ms_).Post(path, body.dump(), "application/json"));
 }
 
 Status NodeClient::download(const std::string& path, const std::function<bool(std::string_view)>& sink) const {

@@ -20,6 +20,8 @@ class NodeClient {
 
   // GET of a JSON document.
   [[nodiscard]] Result<nlohmann::json> get(const std::string& path) const;
+  // POST of a JSON document, answered by one.
+  [[nodiscard]] Result<nlohmann::json> post(const std::string& path, const nlohmann::json& body) const;
   // GET of a byte stream; sink returns false to stop (a full disk).
   [[nodiscard]] Status download(const std::string& path, const std::function<bool(std::string_view)>& sink) const;
   // The job to speak of: `name`, or the only job of the node when name is empty.

@@ -6,21 +6,12 @@
 #include <unistd.h>
 
 #include "apps/commands/commands.h"
+#include "apps/commands/json_fields.h"
 #include "apps/commands/node_client.h"
 
 namespace gradtap::commands {
 
 namespace {
-
-std::uint64_t number(const nlohmann::json& object, const char* key) {
-  const auto it = object.find(key);
-  return it != object.end() && it->is_number_unsigned() ? it->get<std::uint64_t>() : 0;
-}
-
-std::string text(const nlohmann::json& object, const char* key) {
-  const auto it = object.find(key);
-  return it != object.end() && it->is_string() ? it->get<std::string>() : std::string();
-}
 
 void print_job(const nlohmann::json& job) {
   fmt::print("job {}  lineage {}  state {}  shards {}\n", text(job, "job"), number(job, "lineage"), text(job, "state"),

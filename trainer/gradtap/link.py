@@ -5,6 +5,7 @@ import json
 import urllib.parse
 
 MAX_ANSWER = 1 << 20
+LEARNT_MAX = 256
 
 
 class LinkError(Exception):
@@ -14,6 +15,7 @@ class LinkError(Exception):
 class Link:
     def __init__(self, endpoints, timeout_s):
         self._endpoints = [parse_endpoint(e) for e in endpoints]
+        self._given = list(self._endpoints)
         self._at = 0
         self._connection = None
         self.timeout_s = timeout_s
@@ -32,6 +34,27 @@ class Link:
 
     def __len__(self):
         return len(self._endpoints)
+
+    def learn(self, endpoints):
+        """The cluster's members as a gateway names them now: tried besides the ones given at the start.
+
+        What is no endpoint, or comes after LEARNT_MAX, is passed over. The connection in use stays.
+        """
+        learnt = []
+        for text in endpoints[:LEARNT_MAX] if isinstance(endpoints, list) else []:
+            try:
+                learnt.append(parse_endpoint(text))
+            except (ValueError, TypeError, AttributeError):
+                continue
+        current = self._endpoints[self._at]
+        self._endpoints = self._given + [e for e in dict.fromkeys(learnt) if e not in self._given]
+        if current in self._endpoints:
+            self._at = self._endpoints.index(current)
+        elif self._connection is not None:
+            self._endpoints.append(current)
+            self._at = len(self._endpoints) - 1
+        else:
+            self._at = 0
 
     def fail_over(self):
         """Drops the connection; the next call tries the next gateway."""

@@ -191,6 +191,8 @@ class Sender:
             self._outbox.acknowledge(received, durable)
             if self._outbox.received < before:
                 self.blobs.renew()  # the node lost what it had received, and with it maybe what was uploaded
+            if "gateways" in answer:
+                self._link.learn(answer["gateways"])
             self._serve(answer.get("requests"))
             if self._outbox.received <= before and lines[-1][0] > before:
                 self._sleep(SILENCE_S)  # the node took nothing: resend after a silence, not at once

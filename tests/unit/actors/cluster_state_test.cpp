@@ -76,9 +76,78 @@ TEST_CASE("a node alone is a cluster of one") {
   CHECK(state.owners(2) == std::vector<std::vector<MemberIndex>>{{0}, {0}});
 }
 
-TEST_CASE("owners follow the file's order") {
-  const ClusterState state(three(), 0);
-  CHECK(state.owners(4) == std::vector<std::vector<MemberIndex>>{{0, 1}, {1, 2}, {2, 0}, {0, 2}});
+TEST_CASE("owners are those of the epoch; for another number of shards, those that it would place") {
+  ClusterState state(three(), 0);
+  const auto without = state.owners(6);
+  REQUIRE(without.size() == 6);
+  for (const auto& owners : without) CHECK(owners.size() == 2);
+  auto epoch = std::make_shared<storage::StoredEpoch>();
+  epoch->record = first_epoch(three());
+  epoch->record.owners = {{2, 1}, {0, 1}};
+  REQUIRE(state.set_epoch(epoch));
+  CHECK(state.owners(2) == std::vector<std::vector<MemberIndex>>{{2, 1}, {0, 1}});
+  CHECK(state.owners(6) == without);
+}
+
+TEST_CASE("an epoch follows only one of a lower number, with the same members at the same places") {
+  ClusterState state(three(), 1);
+  const auto next = [](std::uint64_t number) {
+    auto epoch = std::make_shared<storage::StoredEpoch>();
+    epoch->record = first_epoch(three());
+    epoch->record.number = number;
+    return epoch;
+  };
+  REQUIRE(state.set_epoch(next(4)));
+  CHECK(state.epoch_number() == 4);
+  CHECK_FALSE(state.set_epoch(next(4)));
+  CHECK_FALSE(state.set_epoch(next(3)));
+  auto swapped = next(5);
+  std::swap(swapped->record.members[0], swapped->record.members[2]);
+  CHECK_FALSE(state.set_epoch(swapped));
+  auto shorter = next(5);
+  shorter->record.members.pop_back();
+  CHECK_FALSE(state.set_epoch(shorter));
+  auto longer = next(5);
+  longer->record.members.push_back(longer->record.members[0]);
+  longer->record.members.back().name = "new";
+  REQUIRE(state.set_epoch(longer));
+  CHECK(state.size() == 4);
+  CHECK(state.index_of("new") == MemberIndex{3});
+  CHECK_FALSE(state.live(3));
+}
+
+TEST_CASE("a member that drains is the home only while nobody else can be, one that is out never") {
+  ClusterState state(three(), 0);
+  for (const MemberIndex member : {0U, 1U, 2U}) {
+    state.set_live(member, true);
+    state.set_ready(member, true);
+  }
+  CHECK(state.home() == MemberIndex{0});
+  auto epoch = std::make_shared<storage::StoredEpoch>();
+  epoch->record = first_epoch(three());
+  epoch->record.members[0].state = schema::MemberState::kDraining;
+  epoch->record.members[1].state = schema::MemberState::kOut;
+  REQUIRE(state.set_epoch(epoch));
+  CHECK(state.home() == MemberIndex{2});
+  CHECK_FALSE(state.live(1));
+  CHECK(state.is_out(1));
+  state.set_ready(2, false);
+  CHECK(state.home() == MemberIndex{0});
+}
+
+TEST_CASE("another life of a member's name begins unknown") {
+  ClusterState state(three(), 0);
+  state.set_live(1, true);
+  state.set_ready(1, true);
+  state.set_tap(1, true);
+  auto epoch = std::make_shared<storage::StoredEpoch>();
+  epoch->record = first_epoch(three());
+  epoch->record.number = 2;
+  epoch->record.members[1].since_epoch = 2;
+  REQUIRE(state.set_epoch(epoch));
+  CHECK_FALSE(state.live(1));
+  CHECK_FALSE(state.ready(1));
+  CHECK_FALSE(state.tap(1));
 }
 
 TEST_CASE("two nodes with the same view name the same home") {

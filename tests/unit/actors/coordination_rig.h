@@ -69,7 +69,10 @@ class CoordinationRig {
   std::vector<GoPtr> gos;
   std::vector<LayoutId> layouts_asked;
   std::vector<StepNumber> messages_asked;
-  std::vector<GoPtr> fetches;  // steps that peers are to be asked for
+  std::vector<GoPtr> fetches;              // steps that peers are to be asked for
+  std::vector<FetchShard> fetched_shards;  // by owners that are brought up or stuck
+  std::vector<AskVersion> versions_asked;
+  std::vector<ShardId> released;
   std::vector<ForgetBelow> forgotten;
   std::vector<std::string> notes;
 
@@ -201,6 +204,9 @@ class CoordinationRig {
   }
 
  private:
+  void carry_out(FetchShard& fetch) { fetched_shards.push_back(fetch); }
+  void carry_out(AskVersion& ask) { versions_asked.push_back(ask); }
+  void carry_out(ReleaseShard& release) { released.push_back(release.shard); }
   void carry_out(AskWords& ask) {
     words.push_back(ask);
     if (answers_words) answer_words(ask);

@@ -261,15 +261,15 @@ TEST_CASE("an owner that starts again is at its durable step, one with an empty 
   job.durable_everywhere(6);
   job.progress.on_version(2, 1, 9);
   job.progress.on_version(2, 1, 6);
-  CHECK(job.progress.owner(1, 1).version == 6);
-  CHECK(job.progress.owner(1, 1).durable == 6);
+  CHECK(job.progress.holder(1, 2)->progress.version == 6);
+  CHECK(job.progress.holder(1, 2)->progress.durable == 6);
   job.progress.on_version(2, 1, 0);  // a new disk
-  CHECK(job.progress.owner(1, 1).durable == 0);
+  CHECK(job.progress.holder(1, 2)->progress.durable == 0);
   CHECK(job.progress.durable() == 0);
   CHECK(job.progress.lowest_durable(1) == 0);
   // A step that is durable was applied.
   job.progress.on_durable(2, 1, 7);
-  CHECK(job.progress.owner(1, 1).version == 7);
+  CHECK(job.progress.holder(1, 2)->progress.version == 7);
 }
 
 TEST_CASE("reports about what there is not change nothing") {

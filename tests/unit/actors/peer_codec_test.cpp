@@ -59,6 +59,8 @@ TEST_CASE("a hello says who a node is") {
                                   {"ready", true},
                                   {"lineage", 3},
                                   {"store_id", std::string(32, 'd')},
+                                  {"epoch", 0},
+                                  {"tap", false},
                                   {"presence_key", "cluster/seen/tap0/1"}});
   const auto decoded = decode_hello(text);
   REQUIRE(decoded);
@@ -199,7 +201,7 @@ TEST_CASE("what is not a report is refused") {
                                                  {"bound", too_far},
                                                  {"published", too_far},
                                                  {"shards", {{0, 1}}},
-                                                 {"shards", {{0, 1, 2, 3}}},
+                                                 {"shards", {{0, 1, 2, 3, 4}}},
                                                  {"shards", {0}},
                                                  {"shards", {{0, too_far, 1}}},
                                                  {"shards", {{0, 1, too_far}}},

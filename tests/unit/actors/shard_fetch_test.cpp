@@ -314,22 +314,30 @@ TEST_CASE("a version that is not newer is not taken") {
   CHECK(status["state"] == "in_sync");
 }
 
-TEST_CASE("an owner with nothing asks until a peer has a version, and starts from it") {
+TEST_CASE("an owner with nothing asks when it is told to, and starts from what a peer has") {
   Rig rig(false);
   CHECK(rig.status()["state"] == "syncing");
   (void)rig.advance_twin(1);
   const Sha256 at_one = rig.twin->digest().sha;
   rig.versions->then(version(nullptr));
   rig.versions->then(version(std::move(rig.twin)));
-  // What its own tap brought meanwhile is of use as soon as the version is there.
-  for (const StepNumber step : {1U, 2U}) {
+  const auto bring = [&](StepNumber step) {
     for (const std::uint32_t bucket : {0U, 1U})
       rig.coordinator.self->send(rig.owner, contrib_atom_v, rig.contributor.make(step, bucket, 1));
     rig.coordinator.self->send(rig.owner, go_atom_v, rig.go(step));
-  }
+  };
+  bring(1);
   rig.wire();
+  CHECK(rig.nothing_applied());
+  CHECK(rig.versions_asked->all().empty());  // the coordinator knows when
+  // Without a version nothing is kept: memory would fill with what comes from logs anyhow.
+  CHECK(rig.status()["dropped_contributions"] == 2);
+  rig.coordinator.self->send(rig.owner, version_atom_v, std::uint64_t{0});
+  CHECK(rig.comes_to("fetches_failed", 1));
+  rig.coordinator.self->send(rig.owner, version_atom_v, std::uint64_t{1});
   rig.expect_applied(1, at_one);
-  CHECK(rig.versions_asked->all() == std::vector<StepNumber>{0, 0});
+  CHECK(rig.versions_asked->all() == std::vector<StepNumber>{0, 1});
+  bring(2);
   const ShardRecordPtr base = rig.keeper.expect_record();
   CHECK(base->step == 1);
   CHECK_FALSE(base->commit.full.empty());

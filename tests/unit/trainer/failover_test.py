@@ -81,6 +81,26 @@ class FailOver(unittest.TestCase):
         self.assertTrue(before & {digest for digest, _, _ in a.blob_puts[len(puts[0]):]})
         tap.close()
 
+    def test_gateways_that_came_later(self):
+        """Only the first gateway is given; the members that it names take over when it is gone."""
+        a, b = cluster()
+        self.close(b)
+        plain = a.handle
+
+        def naming(method, path, headers, body):
+            status, answer = plain(method, path, headers, body)
+            if path.endswith("/messages") and status == 200:
+                answer = dict(answer, gateways=["no endpoint at all:", 7, None, a.endpoint, b.endpoint])
+            return status, answer
+
+        a.handle = b.handle = naming
+        tap = self.attach(a.endpoint)
+        self.assertTrue(tap.enabled, tap.reason)
+        self.steps(tap, 30, lambda s: a.kill() if s == 12 else None)
+        self.settle(tap)
+        self.assertEqual([m["step"] for m in a.steps()], list(range(1, 31)))
+        self.assertFalse(tap._outbox.pending())
+
     def test_not_at_home(self):
         a, b = cluster()
         self.close(a, b)
