@@ -312,7 +312,7 @@ void Coordination::on_epoch(ClusterShape shape) {
   if (shape.epoch <= shape_.epoch || shape.owners.size() != shape_.owners.size()) return;
   shape_ = std::move(shape);
   live_.resize(std::max(live_.size(), shape_.names.size()), false);
-  progress_.set_owners(shape_.owners, shape_.names);
+  progress_.set_owners(shape_.owners, shape_.names, shape_.out);
   for (ShardId shard = 0; shard < shape_.owners.size(); ++shard) own(shard);
   bring_up_all();
   release_what_may_go();
@@ -466,6 +466,7 @@ void Coordination::on_durable(const Durable& durable) {
 
 void Coordination::on_peer(const PeerReport& report) {
   if (report.member >= shape_.names.size() || report.member == shape_.self) return;
+  if (report.member < shape_.out.size() && shape_.out[report.member]) return;
   std::vector<ShardId> holds;
   for (const PeerReport::Shard& shard : report.shards) holds.push_back(shard.shard);
   progress_.on_holds(report.member, holds);

@@ -60,6 +60,7 @@ struct ClusterShape {
   std::vector<std::string> names;                // members in the epoch's order
   std::vector<std::vector<MemberIndex>> owners;  // by shard, primary first
   std::uint64_t epoch = 0;
+  std::vector<bool> out{};  // members that left: not listened to, and what they held is nobody's copy
 };
 // What an owner here has when the lineage is launched.
 struct HeldShard {

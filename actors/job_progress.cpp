@@ -28,7 +28,8 @@ JobProgress::JobProgress(std::vector<std::vector<MemberIndex>> owners, std::vect
     for (const MemberIndex member : owners[shard]) table_[shard].push_back({member, true, {}});
 }
 
-void JobProgress::set_owners(const std::vector<std::vector<MemberIndex>>& owners, std::vector<std::string> names) {
+void JobProgress::set_owners(const std::vector<std::vector<MemberIndex>>& owners, std::vector<std::string> names,
+                             const std::vector<bool>& out) {
   names_ = std::move(names);
   live_.resize(std::max(names_.size(), live_.size()), false);
   for (ShardId shard = 0; shard < table_.size() && shard < owners.size(); ++shard) {
@@ -40,7 +41,8 @@ void JobProgress::set_owners(const std::vector<std::vector<MemberIndex>>& owners
     for (const ShardHolder& before : table_[shard]) {
       const bool stays =
           std::any_of(next.begin(), next.end(), [&](const ShardHolder& now) { return now.member == before.member; });
-      if (!stays && before.progress.known) next.push_back({before.member, false, before.progress});
+      const bool gone = before.member < out.size() && out[before.member];
+      if (!stays && !gone && before.progress.known) next.push_back({before.member, false, before.progress});
     }
     table_[shard] = std::move(next);
   }

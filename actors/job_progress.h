@@ -59,8 +59,9 @@ class JobProgress {
               const ProgressConfig& config);
 
   // Another epoch assigns other owners, of the same shards; members are only ever added. Assigned owners that were
-  // never heard of and are assigned no more are forgotten, the others leave.
-  void set_owners(const std::vector<std::vector<MemberIndex>>& owners, std::vector<std::string> names);
+  // never heard of and are assigned no more are forgotten, and so are members that are `out`; the others leave.
+  void set_owners(const std::vector<std::vector<MemberIndex>>& owners, std::vector<std::string> names,
+                  const std::vector<bool>& out);
   void on_live(MemberIndex member, bool live);
   void on_version(MemberIndex member, ShardId shard, StepNumber version);
   void on_digest(MemberIndex member, ShardId shard, StepNumber step, const Sha256& digest);

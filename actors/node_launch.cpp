@@ -69,7 +69,9 @@ StepNumber Node::Impl::newest_point(const JobPlan& plan) const {
 }
 
 ClusterShape Node::Impl::shape(std::size_t shards) const {
-  return {cluster->self(), cluster->names(), cluster->owners(shards), cluster->epoch_number()};
+  ClusterShape shape{cluster->self(), cluster->names(), cluster->owners(shards), cluster->epoch_number(), {}};
+  for (MemberIndex member = 0; member < shape.names.size(); ++member) shape.out.push_back(cluster->is_out(member));
+  return shape;
 }
 
 void Node::Impl::own_shard(Wiring& next, ShardId id, std::shared_ptr<replica::Shard> shard, bool durable) {

@@ -41,6 +41,8 @@ struct OwnerState {
   std::uint64_t applied = 0;
   std::uint64_t waits_for_flush = 0;
   std::uint64_t dropped_contributions = 0;
+  std::uint64_t received_bytes = 0;  // of gradients, from this node's tap or a peer
+  std::uint64_t applied_bytes = 0;
   std::uint64_t fetched = 0;
   std::uint64_t fetches_failed = 0;
   std::uint64_t jumps = 0;
@@ -160,6 +162,7 @@ void apply_ready(OwnerPointer self) {
     if (const Status done = shard.apply(scalars, replica::GradientView{pieces}); !done)
       return stop_with(self, step, done.error());
     ++state.applied;
+    if (!skipped) state.applied_bytes += shard.range().elements * sizeof(float);
     state.digest = shard.digest().sha;
     const PulledGradientPtr pulled = it->second.pulled;
     if (pulled && pulled->digest && *pulled->digest != state.digest)
@@ -250,6 +253,7 @@ void fetch_gradient(OwnerPointer self, const GoPtr& go) {
               return;
             }
             ++s.fetched;
+            s.received_bytes += pulled->bytes.size();
             PendingStep& pending = s.pending[step];
             pending.go = go;
             pending.contributions.clear();
@@ -285,6 +289,7 @@ OwnerActor::behavior_type owner(OwnerPointer self, const ShardOwnerOptions& opti
           ++state.dropped_contributions;
           return;
         }
+        for (const replica::Slice& slice : contribution->slices) state.received_bytes += slice.elements * sizeof(float);
         // An order that was given again replaces what it brought before.
         auto& list = state.pending[contribution->step].contributions;
         const auto same = std::find_if(list.begin(), list.end(), [&](const ContributionPtr& known) {
@@ -357,6 +362,8 @@ OwnerActor::behavior_type owner(OwnerPointer self, const ShardOwnerOptions& opti
                                      {"state", word},
                                      {"pending", state.pending.size()},
                                      {"applied", state.applied},
+                                     {"applied_bytes", state.applied_bytes},
+                                     {"received_bytes", state.received_bytes},
                                      {"waits_for_flush", state.waits_for_flush},
                                      {"dropped_contributions", state.dropped_contributions},
                                      {"fetched", state.fetched},
