@@ -19,6 +19,7 @@ constexpr std::size_t kDroppedKept = 65'536;
 constexpr std::size_t kMessageTimesKept = 64;
 constexpr std::uint64_t kAskAgainNs = 1'000'000'000;
 constexpr std::uint64_t kFetchAgainNs = 50'000'000;  // what a peer has bound is there for others a little later
+constexpr unsigned kNewestVersionTries = 4;
 constexpr std::uint64_t kAskVersionAgainNs = 300'000'000;
 
 dataplane::StepVerdict to_dataplane(replica::Verdict verdict) {
@@ -286,7 +287,7 @@ void Coordination::on_jumped(ShardId shard, StepNumber step) {
   if (known != applied_.end() && step > known->second)
     known->second = step;
   else if (rising != brought_up_.end() && (!rising->second.version || step > *rising->second.version))
-    rising->second = BroughtUp{step, 0, 0};
+    rising->second = BroughtUp{step, 0, 0, 0};
   else
     return;
   progress_.on_version(shape_.self, shard, step);
@@ -326,10 +327,12 @@ void Coordination::ask_for_version(ShardId shard) {
   rising.asked_ns = now;
   rising.asked_step = 0;
   // Nothing older than what the others have now, so that few steps are left to fetch; a source without such a version
-  // writes one. A node that binds nothing yet takes whatever there is.
-  const StepNumber newest = progress_.best_elsewhere(shard, shape_.self).value_or(plan_->base_step);
+  // writes one with its next step. When no step comes, an older one will do, if the logs after it can be applied.
   const StepNumber own = rising.version ? *rising.version + 1 : plan_->base_step;
-  commands_.emplace_back(AskVersion{shard, std::max(own, newest)});
+  StepNumber wanted = progress_.best_elsewhere(shard, shape_.self).value_or(plan_->base_step);
+  if (++rising.versions_asked % kNewestVersionTries == 0)
+    wanted = goes_.empty() || applied_.empty() ? plan_->base_step : goes_.begin()->first - 1;
+  commands_.emplace_back(AskVersion{shard, std::max(own, wanted)});
 }
 
 // One step after the other until it keeps up; then it is an owner as any other.

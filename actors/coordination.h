@@ -284,6 +284,7 @@ class Coordination {
     std::optional<StepNumber> version;
     std::uint64_t asked_ns = 0;
     StepNumber asked_step = 0;
+    unsigned versions_asked = 0;  // in vain
   };
   std::map<ShardId, BroughtUp> brought_up_;    // owners of this node that do not keep up yet
   std::map<ShardId, std::uint64_t> moved_ns_;  // when each of applied_ last moved

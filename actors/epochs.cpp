@@ -128,10 +128,15 @@ Result<json> carry_out(EpochPointer self, const MemberCommand& command) {
     take(self, std::move(**newest));
     const std::size_t shards = shards_of(state);
     auto next = next_epoch(now, command, shards);
-    if (!next) return std::unexpected(next.error());
-    json answer = {{"epoch", now.number}, {"changed", next->has_value()}, {"moves", 0}};
+    json answer = {{"epoch", now.number}, {"changed", next && next->has_value()}, {"moves", 0}};
     if (const auto member = cluster.index_of(command.name))
       answer["check"] = check_json(check_drain(cluster, view_of(self), *member));
+    if (!next) {
+      // Whether a member may be lost is another question than whether it may be drained.
+      if (!command.check || !answer.contains("check")) return std::unexpected(next.error());
+      answer["refused"] = next.error().text();
+      return answer;
+    }
     if (*next) {
       const ShardPlacement before =
           now.owners.size() == shards ? now.owners : place_shards(now.members, now.replicas, shards, {});

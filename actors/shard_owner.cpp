@@ -287,6 +287,8 @@ OwnerActor::behavior_type owner(OwnerPointer self, const ShardOwnerOptions& opti
                             contribution->step <= version + hold_steps && !state.released;
         if (!wanted) {
           ++state.dropped_contributions;
+          if (state.options.retention && (!state.options.shard || contribution->step > version))
+            state.options.retention->add(contribution);
           return;
         }
         for (const replica::Slice& slice : contribution->slices) state.received_bytes += slice.elements * sizeof(float);

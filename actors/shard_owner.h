@@ -12,6 +12,7 @@
 #include <memory>
 
 #include "actors/interfaces.h"
+#include "actors/tap_retention.h"
 #include "recovery/job_plan.h"
 #include "replica/shard.h"
 
@@ -24,7 +25,9 @@ struct ShardOwnerOptions {
   bool durable = false;  // that version is in the store already
   std::uint64_t full_every_steps = 64;
   std::uint64_t flush_queue_steps = 2;
-  std::uint64_t hold_steps = 1024;           // contributions of so many steps after the version are kept
+  std::uint64_t hold_steps = 1024;  // contributions of so many steps after the version are kept
+  // Takes what comes while the owner cannot: a co-owner without a mirror port may have no other source. May be empty.
+  std::shared_ptr<TapRetention> retention;
   std::function<void(ShardId)> on_released;  // the shard is no longer held: the owner is about to end
 };
 

@@ -49,7 +49,10 @@ void print_check(const json& answer, const std::string& name) {
   fmt::print("  it holds {} shards ({:.1f} MiB); taken down now, {} shards would have fewer copies than wanted\n",
              number(check, "held_shards"), mebibytes(check, "held_bytes"), number(check, "short_shards"));
   if (check.value("is_home", false)) fmt::print("  it is the home of the job: another ready node takes that over\n");
-  fmt::print("  draining it moves {} shards\n", number(answer, "moves"));
+  if (const std::string refused = text(answer, "refused"); !refused.empty())
+    fmt::print("  draining it would be refused: {}\n", refused);
+  else
+    fmt::print("  draining it moves {} shards\n", number(answer, "moves"));
 }
 
 struct Progress {

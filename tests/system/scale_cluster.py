@@ -59,14 +59,31 @@ class ScaleCluster(Cluster):
         answer = (node or self.live()[0]).get("/v1/nodes", quiet=True)
         return {m["name"]: m for m in answer["members"]} if answer else {"?": {"state": "no answer"}}
 
-    def nodes_command(self, action, name, *arguments, through=None, code=0, seconds=180, wait=True):
+    def unsettled(self):
+        """What the nodes say of shards that are not where they belong."""
+        found = []
+        for node in self.live():
+            answer = node.get("/v1/jobs/%s/placement" % self.job, quiet=True) or {"shards": []}
+            found += ["%s: shard %s %s" % (node.name, s["shard"], [
+                (h["node"], h["role"], h["live"], h["version"], h["durable"], h.get("waits_for")) for h in s["holders"]])
+                for s in answer["shards"] if any(h["role"] != "in_sync" for h in s["holders"])]
+            found += ["%s: %s" % (node.name, {n: (m["membership"], m["state"])
+                                              for n, m in self.members(node).items() if "membership" in m})]
+        return "; ".join(found)
+
+    def nodes_command(self, action, name, *arguments, through=None, code=0, seconds=90, wait=True):
         """`gradtap nodes`, through a live node's gateway; its output. wait=False: the running process."""
         node = through or next(n for n in self.live() if n.name != name)
         command = self.rig.command(node.monitor, os.path.join(harness.BIN, "gradtap"), "nodes", action,
                                    *([name] if name else []), *[str(a) for a in arguments])
         if not wait:
             return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-        done = subprocess.run(command, capture_output=True, text=True, timeout=seconds)
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=seconds)
+        except subprocess.TimeoutExpired as error:
+            raise harness.Failed("gradtap nodes %s %s did not end in %d s: %s; %s; %s" % (
+                action, name, seconds, (error.stdout or b"").decode(errors="replace").strip()[-400:], self.unsettled(),
+                self.describe()))
         output = done.stdout + done.stderr
         if code is not None:
             require(done.returncode == code, "gradtap nodes %s %s: exit code %d: %s; %s"
