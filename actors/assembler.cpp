@@ -70,10 +70,10 @@ Outcome bind(AssemblerPointer self, const BindOrder& order) {
                            {},
                            {}}};
     ++state.contributions;
-    if (const OwnerActor& owner = state.wiring->owner_of[shard])
-      self->send(owner, contrib_atom_v, ContributionPtr(std::move(contribution)));
-    else if (state.options.retention)
-      state.options.retention->add(contribution);
+    const OwnerActor& owner = state.wiring->owner_of[shard];
+    const bool leaving = shard < state.wiring->leaving.size() && state.wiring->leaving[shard];
+    if (state.options.retention && (!owner || leaving)) state.options.retention->add(contribution);
+    if (owner) self->send(owner, contrib_atom_v, ContributionPtr(std::move(contribution)));
   }
   publish(self);
   return {};

@@ -301,6 +301,7 @@ void Coordination::on_jumped(ShardId shard, StepNumber step) {
 void Coordination::own(ShardId shard) {
   const auto& owners = shape_.owners[shard];
   const bool assigned = std::find(owners.begin(), owners.end(), shape_.self) != owners.end();
+  if (assigned) leaving_since_.erase(shard);
   if (assigned && !applied_.contains(shard) && !brought_up_.contains(shard)) brought_up_[shard];
   // What never came to have a version has nothing to give up.
   if (!assigned && brought_up_.contains(shard) && !brought_up_[shard].version) {
@@ -396,11 +397,14 @@ void Coordination::release_what_may_go() {
     if (own == nullptr || own->assigned) continue;
     // With a state that is never published nobody needs what lies before the newest version.
     const StepNumber published = plan_->unknown_leaves.empty() ? published_ : ~StepNumber{0};
-    if (progress_.kept_because(shard, shape_.self, published)) continue;
+    // The retention keeps for the new owners what comes after that; what came before is in this owner's log alone.
+    const StepNumber since = leaving_since_.try_emplace(shard, bound_).first->second;
+    if (progress_.kept_because(shard, shape_.self, published, since)) continue;
     progress_.on_released(shape_.self, shard);
     applied_.erase(shard);
     brought_up_.erase(shard);
     moved_ns_.erase(shard);
+    leaving_since_.erase(shard);
     ++released_shards_;
     commands_.emplace_back(ReleaseShard{shard});
     note(false, fmt::format("shard {} is released: its new owners have it", shard));

@@ -286,9 +286,10 @@ class Coordination {
     StepNumber asked_step = 0;
     unsigned versions_asked = 0;  // in vain
   };
-  std::map<ShardId, BroughtUp> brought_up_;    // owners of this node that do not keep up yet
-  std::map<ShardId, std::uint64_t> moved_ns_;  // when each of applied_ last moved
-  std::map<StepNumber, GoPtr> goes_;           // of bound steps, the newest
+  std::map<ShardId, BroughtUp> brought_up_;      // owners of this node that do not keep up yet
+  std::map<ShardId, std::uint64_t> moved_ns_;    // when each of applied_ last moved
+  std::map<ShardId, StepNumber> leaving_since_;  // what was bound when the shard was assigned to others
+  std::map<StepNumber, GoPtr> goes_;             // of bound steps, the newest
   ClusterShape shape_;
   JobProgress progress_;
   std::map<MemberIndex, PeerReport> peers_;  // the newest of each, without digests

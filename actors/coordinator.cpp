@@ -185,6 +185,7 @@ void send_report(CoordinatorPointer self) {
   CoordinatorState& state = self->state;
   state.report_scheduled = false;
   state.reported_ns = state.options.clock->monotonic_ns();
+  if (state.options.published_seen) state.options.published_seen->store(state.core->published());
   if (!state.wiring) return;
   release(self);
   const Coordination& core = *state.core;

@@ -4,6 +4,7 @@
 // question to another actor has a deadline; no answer counts as "ask again".
 #pragma once
 
+#include <atomic>
 #include <map>
 #include <memory>
 #include <string>
@@ -26,8 +27,9 @@ struct CoordinatorOptions {
   StepNumber published = 0;                     // the newest recovery point of the lineage that is there already
   ClusterShape shape;                           // no owners: this node alone owns everything
   std::shared_ptr<const ClusterState> cluster;  // who is live at the start; may be empty
-  std::shared_ptr<TapRetention> retention;      // told what every owner has durably; may be empty
-  std::vector<std::string> warnings;            // shown with the status: what the operator should know and accepted
+  std::shared_ptr<std::atomic<StepNumber>> published_seen;  // told the newest published step; may be empty
+  std::shared_ptr<TapRetention> retention;                  // told what every owner has durably; may be empty
+  std::vector<std::string> warnings;  // shown with the status: what the operator should know and accepted
 };
 
 [[nodiscard]] CoordinatorActor spawn_coordinator(caf::actor_system& system, CoordinatorOptions options);

@@ -386,6 +386,8 @@ struct Wiring {
   EpochActor epochs;                 // empty when the node is alone
   JobPlanPtr plan;                   // of the lineage in force
   std::vector<OwnerActor> owner_of;  // by shard; empty handle where this node owns it not
+  // By shard: its owner here is leaving, so that its new owners may need what comes from now on after it is gone.
+  std::vector<bool> leaving;
 };
 
 }  // namespace gradtap::actors

@@ -187,7 +187,8 @@ std::optional<StepNumber> JobProgress::best_elsewhere(ShardId shard, MemberIndex
   return best;
 }
 
-std::optional<std::string> JobProgress::kept_because(ShardId shard, MemberIndex member, StepNumber published) const {
+std::optional<std::string> JobProgress::kept_because(ShardId shard, MemberIndex member, StepNumber published,
+                                                     StepNumber since) const {
   const ShardHolder* own = holder(shard, member);
   if (own == nullptr) return std::nullopt;
   if (own->assigned) return "the shard is assigned to it";
@@ -200,7 +201,7 @@ std::optional<std::string> JobProgress::kept_because(ShardId shard, MemberIndex 
     const OwnerProgress& theirs = next.progress;
     if (!live_[next.member]) return name + " is down";
     if (!theirs.durable || !in_sync(shard, next)) return name + " copies the shard";
-    if (*theirs.durable < own->progress.durable.value_or(0)) return name + " is less durable";
+    if (*theirs.durable < std::max(own->progress.durable.value_or(0), since)) return name + " is less durable";
     if (!theirs.agreed) return "no digest of " + name + " has been compared yet";
     if (theirs.from > published)
       return fmt::format("{} cannot produce the steps before {}, and the newest recovery point is {}", name,

@@ -101,7 +101,9 @@ class JobProgress {
   // The lowest durable step among the shard's assigned owners, live or not: their co-owner keeps the log after it.
   [[nodiscard]] StepNumber lowest_durable(ShardId shard) const;
   // Nothing: the leaving owner may release the shard. Otherwise what it waits for.
-  [[nodiscard]] std::optional<std::string> kept_because(ShardId shard, MemberIndex member, StepNumber published) const;
+  // `since`: the step up to which nobody but the leaving owner may have the gradients.
+  [[nodiscard]] std::optional<std::string> kept_because(ShardId shard, MemberIndex member, StepNumber published,
+                                                        StepNumber since = 0) const;
   // OWNER_DOWN, REPLICA_SHORT, DIVERGED.
   [[nodiscard]] std::vector<Gap> gaps() const;
   [[nodiscard]] bool diverged() const { return divergence_.has_value(); }

@@ -3,6 +3,7 @@
 // Threads: start and stop by the main thread; launch() also on the side channel's and the feed's, under wiring_mutex.
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <memory>
 #include <mutex>
@@ -64,6 +65,7 @@ struct Node::Impl {
   std::condition_variable death_signal;
   std::optional<std::string> death;
   bool stopped = false;
+  std::shared_ptr<std::atomic<StepNumber>> published = std::make_shared<std::atomic<StepNumber>>(0);
   bool left = false;           // under death_mutex: an epoch took this node out
   std::string cluster_digest;  // hex; the same on every node of the cluster
   ClusterConfig file;          // the cluster file
@@ -92,6 +94,7 @@ struct Node::Impl {
   // Another epoch: members, links, and the owners of newly assigned shards. By the epoch actor.
   void adopt(const EpochPtr& epoch);
   void forget_owner(ShardId id, LineageId lineage);
+  static void mark_leaving(Wiring& next, const ClusterShape& shape);
   [[nodiscard]] ClusterShape shape(std::size_t shards) const;
   [[nodiscard]] StepNumber newest_point(const JobPlan& plan) const;
   [[nodiscard]] WiringPtr current_wiring() const;

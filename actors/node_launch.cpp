@@ -74,6 +74,14 @@ ClusterShape Node::Impl::shape(std::size_t shards) const {
   return shape;
 }
 
+void Node::Impl::mark_leaving(Wiring& next, const ClusterShape& shape) {
+  next.leaving.assign(next.owner_of.size(), false);
+  for (ShardId id = 0; id < next.owner_of.size(); ++id) {
+    const auto& owners = shape.owners[id];
+    next.leaving[id] = next.owner_of[id] && std::find(owners.begin(), owners.end(), shape.self) == owners.end();
+  }
+}
+
 void Node::Impl::own_shard(Wiring& next, ShardId id, std::shared_ptr<replica::Shard> shard, bool durable) {
   ShardOwnerOptions owner;
   owner.plan = next.plan;
@@ -133,6 +141,7 @@ void Node::Impl::adopt(const EpochPtr& epoch) {
       if (std::find(owners.begin(), owners.end(), cluster->self()) != owners.end() && !next->owner_of[id])
         own_shard(*next, id, nullptr, true);
     }
+    mark_leaving(*next, *now);
   }
   const Wiring& current = *next;
   const MembershipActor membership = current.membership;
@@ -173,6 +182,8 @@ CoordinatorActor Node::Impl::launch(const JobPlanPtr& plan, std::vector<std::sha
   options.events = events;
   options.cluster = cluster;
   options.retention = retention;
+  published->store(0);
+  options.published_seen = published;
   if (plan->recorded_probe)
     options.warnings.emplace_back(
         "the recipe was found on a recorded probe: the trainer's own arithmetic was not tried");
@@ -210,6 +221,7 @@ CoordinatorActor Node::Impl::launch(const JobPlanPtr& plan, std::vector<std::sha
     const bool here = std::find(owners.begin(), owners.end(), cluster->self()) != owners.end();
     if (here || held.contains(id)) own_shard(*next, id, std::move(by_id[id]), durable);
   }
+  mark_leaving(*next, placed);
   CoordinatorActor coordinator = next->coordinator;
   broadcast(std::move(next));
   log_info("lineage in force", {{"job", job.name}, {"lineage", plan->lineage}, {"base_step", plan->base_step}});
@@ -235,7 +247,8 @@ StepNumber Node::Impl::stored_step() const {
   if (!marks || marks->empty()) return now->plan->base_step;
   StepNumber lowest = ~StepNumber{0};
   for (const storage::Mark& mark : *marks) lowest = std::min(lowest, mark.version);
-  return lowest;
+  // The home also needs what the next recovery point is made of.
+  return std::min(lowest, published->load());
 }
 
 std::string Node::Impl::own_hello() const {

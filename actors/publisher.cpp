@@ -25,6 +25,7 @@ constexpr std::chrono::milliseconds kCoordinatorDeadline{1000};
 constexpr std::chrono::milliseconds kUploadDeadline{30'000};
 constexpr std::chrono::milliseconds kSyncDeadline{30'000};
 constexpr std::uint64_t kSyncEveryNs = 3'000'000'000;
+constexpr std::uint64_t kSideMissingNs = 1'000'000'000;
 constexpr std::uint64_t kRetryMsMin = 200;
 constexpr std::uint64_t kRetryMsMax = 5000;
 constexpr const char* kSoftware = "gradtap 0.1.0";
@@ -42,8 +43,10 @@ struct PublisherState {
   std::optional<schema::LineageClaim> claim;
   bool conflict = false;
   std::map<MemberIndex, std::string> seen_peers;  // presence files of peers that were found in the store
-  StepNumber given_up = 0;                        // steps up to this one can never be published (a blob was dropped)
-  std::vector<Gap> told;                          // gaps that the coordinator was last told
+  StepNumber side_missing = 0;                    // the step whose side state is not whole, and since when
+  std::uint64_t side_missing_ns = 0;
+  StepNumber given_up = 0;  // steps up to this one can never be published (a blob was dropped)
+  std::vector<Gap> told;    // gaps that the coordinator was last told
   StepNumber told_step = 0;
   bool told_any = false;
   std::uint64_t retry_ms = 0;
@@ -424,7 +427,10 @@ bool look(PublisherPointer self) {
     }
     tell(self, {{GapReason::kSideStateMissing, step, side.error().text(), "the ranks commit one after another"}});
     // Steps after it wait for the same ranks; one that never comes whole is left behind.
-    if (view->durable > step + 1) ask_peers_for_side_values(self, step);
+    // So may a later one that this node was never handed: it asks its peers, at once or when nothing comes.
+    const std::uint64_t now = state.options.clock->monotonic_ns();
+    if (std::exchange(state.side_missing, step) != step) state.side_missing_ns = now;
+    if (view->durable > step + 1 || now - state.side_missing_ns > kSideMissingNs) ask_peers_for_side_values(self, step);
     if (view->durable > step + 4) {
       state.given_up = step;
       ++state.steps_given_up;

@@ -322,6 +322,11 @@ OwnerActor::behavior_type owner(OwnerPointer self, const ShardOwnerOptions& opti
         OwnerState& state = self->state;
         if (state.released || !state.wiring) return;
         state.released = true;
+        // What it has not applied, the new owners may not have either.
+        if (state.options.retention)
+          for (const auto& [step, pending] : state.pending)
+            for (const ContributionPtr& contribution : pending.contributions)
+              state.options.retention->add(contribution);
         state.pending.clear();
         self->send(state.wiring->keeper, release_atom_v, std::uint32_t{state.options.plan->lineage},
                    std::uint32_t{state.options.id});

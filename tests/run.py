@@ -1,6 +1,7 @@
 #!/usr/bin/python3
 """Runs the test suites, each under a time limit, and ends with a table and one line of counts. Those that measure no
-time share the cores; the live ones have the machine for themselves, one after another.
+time share the cores; then come the live ones that mostly wait, two at a time; then, one after another, those that need
+the machine for themselves, and all long ones.
 
     tests/run.py [--all] [--list] [NAME...]      NAME: only suites whose name contains it
 
@@ -21,15 +22,18 @@ BIN = os.path.join(ROOT, "build", "bin")
 LOGS = os.path.join(ROOT, "build", "test-logs")
 PYTHON = "/usr/bin/python3"
 SKIPPED = 77
-Suite = collections.namedtuple("Suite", "name command limit_seconds alone")
+Suite = collections.namedtuple("Suite", "name command limit_seconds place")
 Result = collections.namedtuple("Result", "name verdict seconds reason left_out")
 TIMED = ("trainer/cost",)
+SHARED, PAIRED, ALONE = "shared", "paired", "alone"
+# Clusters of small models that sleep between steps; the others watch how fast something is.
+WAITING = ("cluster_short", "restart", "points_every_step", "cluster_kill", "trainer_kill", "point_damage",
+           "publish_faults", "scale_short", "scale_chaos")
 running = set()  # children of all threads
 
 
 def suites(everything):
-    shared, alone = sharing_suites(), live_suites(everything)
-    return [Suite(*s, False) for s in shared] + [Suite(*s, True) for s in alone]
+    return [Suite(*s, SHARED) for s in sharing_suites()] + live_suites(everything)
 
 
 def python(*path):
@@ -61,13 +65,15 @@ def trainer_suites():
 
 
 def live_suites(everything):
-    found = [s for s in trainer_suites() if s[0] in TIMED]
-    found += [("harness", python("tests", "system", "harness_test.py"), 60),
-              ("rig", python("tests", "system", "rig_test.py"), 120)]
-    for name, arguments, limit in short_system() + (long_system() if everything else []):
-        title = "system/" + "-".join([name] + arguments)
-        found.append((title, python("tests", "system", name + ".py") + arguments, limit))
-    return found
+    def system(name, arguments, limit, place):
+        title = "system/" + "-".join([name] + [a.lstrip("-") for a in arguments])
+        return Suite(title, python("tests", "system", name + ".py") + arguments, limit, place)
+    found = [system(*s, PAIRED) for s in short_system() if s[0] in WAITING]
+    found += [Suite(*s, ALONE) for s in trainer_suites() if s[0] in TIMED]
+    found += [Suite("harness", python("tests", "system", "harness_test.py"), 60, ALONE),
+              Suite("rig", python("tests", "system", "rig_test.py"), 120, ALONE)]
+    found += [system(*s, ALONE) for s in short_system() if s[0] not in WAITING]
+    return found + [system(*s, ALONE) for s in (long_system() if everything else [])]
 
 
 def short_system():
@@ -75,14 +81,15 @@ def short_system():
     return [("live_short", [], 300), ("capture_replay", [], 300), ("cluster_short", [], 240),
             ("restart", ["short"], 240), ("points_every_step", ["short"], 240), ("cluster_kill", ["short"], 240),
             ("trainer_kill", ["short"], 300), ("point_damage", ["short"], 240), ("publish_faults", ["short"], 240),
-            ("nccl_live", ["short"], 240)]
+            ("nccl_live", ["short"], 240), ("scale_short", [], 240), ("scale_chaos", ["--seed", "4"], 240)]
 
 
 def long_system():
     return [("live_matrix", [], 5400), ("mirror_loss", [], 1200), ("node_kill", [], 3600), ("client_hardship", [], 1200),
             ("restart", ["long"], 3600), ("points_every_step", ["long"], 1800), ("cluster_kill", ["long"], 7200),
             ("trainer_kill", ["long"], 3600), ("point_damage", ["long"], 3600), ("publish_faults", ["long"], 2400),
-            ("nccl_live", ["long"], 2400), ("soak", [], 2400)]
+            ("nccl_live", ["long"], 2400), ("scale_awkward", [], 1800), ("scale_work", [], 600),
+            ("scale_chaos", ["--long"], 5400), ("soak", [], 2400)]
 
 
 def run(command, limit, log):
@@ -147,9 +154,21 @@ def report(result):
 
 def run_all(chosen):
     """Results in the order of the suites; each is reported as it ends."""
-    pool = concurrent.futures.ThreadPoolExecutor(os.cpu_count() or 1)
+    cores = os.cpu_count() or 1
+    results = run_together([s for s in chosen if s.place == SHARED], cores)
+    # Without root two rigs would share what one user may lock for receive rings.
+    results += run_together([s for s in chosen if s.place == PAIRED], min(2, cores) if os.geteuid() == 0 else 1)
+    for suite in chosen:
+        if suite.place == ALONE:
+            print("%-34s running, %d s at most" % (suite.name, suite.limit_seconds), flush=True)
+            results.append(report(run_suite(suite)))
+    return results
+
+
+def run_together(together, at_once):
+    pool = concurrent.futures.ThreadPoolExecutor(at_once)
     try:
-        waiting = [pool.submit(run_suite, s) for s in chosen if not s.alone]
+        waiting = [pool.submit(run_suite, s) for s in together]
         for done in concurrent.futures.as_completed(waiting):
             report(done.result())
     except BaseException:
@@ -158,12 +177,7 @@ def run_all(chosen):
         raise
     finally:
         pool.shutdown(cancel_futures=True)
-    results = [w.result() for w in waiting]
-    for suite in chosen:
-        if suite.alone:
-            print("%-34s running, %d s at most" % (suite.name, suite.limit_seconds), flush=True)
-            results.append(report(run_suite(suite)))
-    return results
+    return [w.result() for w in waiting]
 
 
 def main():

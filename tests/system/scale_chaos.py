@@ -31,18 +31,18 @@ class Sequence:
     def __init__(self, seed, r, folder):
         self.random = random.Random(seed)
         first = self.random.choice((2, 3))
-        # Some have a mirror port, one of the first two always.
-        self.taps = {self.random.randrange(2)} | {k for k in range(NODES) if self.random.random() < 0.5}
+        # Two mirror ports at least, always: what one tap misses while its node is dead, another one sees.
+        self.taps = {0, 1} | {k for k in range(NODES) if self.random.random() < 0.5}
         self.cluster = ScaleCluster(r, folder, first=first, taps=self.taps)
         self.inside = set(range(first))
         self.victim_kind = self.random.choice(VICTIMS)
         self.kill_at = self.random.randrange(CHANGES)
 
     def choose(self):
-        """(action, node) of a change that the cluster can take: two members and a mirror port stay."""
-        drains = [k for k in self.inside if len(self.inside) > 2 and (self.taps & self.inside) - {k}]
+        """(action, node) of a change that the cluster can take: two members and two mirror ports stay."""
+        drains = [k for k in self.inside if len(self.inside) > 2 and len((self.taps & self.inside) - {k}) > 1]
         adds = [k for k in range(NODES) if k not in self.inside]
-        action = self.random.choice([a for a, list_ in (("add", adds), ("drain", drains)) if list_])
+        action = self.random.choice([a for a, them in (("add", adds), ("drain", drains)) if them])
         return action, self.random.choice(adds if action == "add" else drains)
 
     def run(self):
