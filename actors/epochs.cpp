@@ -156,6 +156,7 @@ Result<json> carry_out(EpochPointer self, const MemberCommand& command) {
       ++state.races_lost;
       continue;
     }
+    if (state.options.kill_points != nullptr) state.options.kill_points->reached(storage::kEpochAfterCreate);
     answer["epoch"] = record.number;
     look(self);
     return answer;

@@ -14,6 +14,7 @@
 #include "actors/interfaces.h"
 #include "common/clock.h"
 #include "common/event_ring.h"
+#include "storage/kill_points.h"
 #include "storage/object_store.h"
 
 namespace gradtap::actors {
@@ -23,6 +24,7 @@ struct EpochOptions {
   std::shared_ptr<ClusterState> cluster;
   std::shared_ptr<const Clock> clock;
   std::shared_ptr<EventRing> events;
+  storage::KillPoints* kill_points = nullptr;  // outlives the actor; may be null
   std::function<void(const EpochPtr&)> adopt;  // a newer epoch than the one in force
   std::uint64_t look_every_ms = 1000;
 };

@@ -248,6 +248,7 @@ KeeperActor::behavior_type keeper(KeeperPointer self, const KeeperOptions& optio
         state.durable.erase(shard);
         const Status done = state.options.store->drop_shard(state.options.job, lineage, shard);
         ++state.shards_released;
+        if (state.options.kill_points != nullptr) state.options.kill_points->reached(storage::kHandoffAfterRelease);
         if (done) return;
         ++state.failures;
         state.last_error = done.error().text();

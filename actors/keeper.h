@@ -17,6 +17,7 @@
 namespace gradtap::actors {
 
 struct KeeperOptions {
+  storage::KillPoints* kill_points = nullptr;  // outlives the keeper; may be null
   JobId job{};
   std::shared_ptr<storage::ShardStore> store;
   std::uint64_t keep_fulls = 2;

@@ -142,6 +142,7 @@ Status Node::Impl::start_actors() {
   KeeperOptions keeping;
   keeping.job = job_id(job.name);
   keeping.store = store;
+  keeping.kill_points = &kill_points;
   keeping.keep_fulls = config.store.keep_fulls;
   keeping.objects = objects;
   keeping.node_name = config.node.name;
@@ -281,6 +282,7 @@ void Node::Impl::start_peers(Wiring& next) {
   epochs.cluster = cluster;
   epochs.clock = clock;
   epochs.events = events;
+  epochs.kill_points = &kill_points;
   epochs.adopt = [this](const EpochPtr& epoch) { adopt(epoch); };
   next.epochs = spawn_epochs(*system, std::move(epochs));
   watch_typed(next.epochs, "epochs");

@@ -92,6 +92,7 @@ void Node::Impl::own_shard(Wiring& next, ShardId id, std::shared_ptr<replica::Sh
   owner.flush_queue_steps = config.store.flush_queue_steps;
   owner.hold_steps = config.replica.apply_queue + 1;
   owner.retention = retention;
+  owner.kill_points = &kill_points;
   owner.on_released = [this, lineage = next.plan->lineage](ShardId released) { forget_owner(released, lineage); };
   next.owners.push_back(spawn_shard_owner(*system, std::move(owner)));
   next.owner_of[id] = next.owners.back();

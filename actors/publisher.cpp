@@ -24,7 +24,8 @@ namespace {
 constexpr std::chrono::milliseconds kCoordinatorDeadline{1000};
 constexpr std::chrono::milliseconds kUploadDeadline{30'000};
 constexpr std::chrono::milliseconds kSyncDeadline{30'000};
-constexpr std::uint64_t kSyncEveryNs = 3'000'000'000;
+constexpr std::uint64_t kSyncEveryNs = 1'000'000'000;
+constexpr std::uint64_t kGiveUpNs = 10'000'000'000;
 constexpr std::uint64_t kSideMissingNs = 1'000'000'000;
 constexpr std::uint64_t kRetryMsMin = 200;
 constexpr std::uint64_t kRetryMsMax = 5000;
@@ -431,7 +432,10 @@ bool look(PublisherPointer self) {
     const std::uint64_t now = state.options.clock->monotonic_ns();
     if (std::exchange(state.side_missing, step) != step) state.side_missing_ns = now;
     if (view->durable > step + 1 || now - state.side_missing_ns > kSideMissingNs) ask_peers_for_side_values(self, step);
-    if (view->durable > step + 4) {
+    // What the client says that it dropped never comes; what it does not say so of may lie with a peer that is not
+    // connected yet.
+    const bool never = side.error().expected != kMayCome;
+    if (view->durable > step + 4 && (never || now - state.side_missing_ns > kGiveUpNs)) {
       state.given_up = step;
       ++state.steps_given_up;
       return true;

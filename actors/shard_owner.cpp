@@ -186,6 +186,7 @@ void ask_for_version(OwnerPointer self, StepNumber at_least);
 // Takes a whole version over: it must be in the store before anything is applied to it.
 void jump_to(OwnerPointer self, const std::shared_ptr<replica::Shard>& shard) {
   OwnerState& state = self->state;
+  if (state.options.kill_points != nullptr) state.options.kill_points->reached(storage::kHandoffAfterVersion);
   state.options.shard = shard;
   state.digest = shard->digest().sha;
   state.failed = false;
@@ -321,6 +322,7 @@ OwnerActor::behavior_type owner(OwnerPointer self, const ShardOwnerOptions& opti
       [self](release_atom) {
         OwnerState& state = self->state;
         if (state.released || !state.wiring) return;
+        if (state.options.kill_points != nullptr) state.options.kill_points->reached(storage::kHandoffBeforeRelease);
         state.released = true;
         // What it has not applied, the new owners may not have either.
         if (state.options.retention)

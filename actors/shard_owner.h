@@ -15,6 +15,7 @@
 #include "actors/tap_retention.h"
 #include "recovery/job_plan.h"
 #include "replica/shard.h"
+#include "storage/kill_points.h"
 
 namespace gradtap::actors {
 
@@ -28,7 +29,8 @@ struct ShardOwnerOptions {
   std::uint64_t hold_steps = 1024;  // contributions of so many steps after the version are kept
   // Takes what comes while the owner cannot: a co-owner without a mirror port may have no other source. May be empty.
   std::shared_ptr<TapRetention> retention;
-  std::function<void(ShardId)> on_released;  // the shard is no longer held: the owner is about to end
+  storage::KillPoints* kill_points = nullptr;  // outlives the owner; may be null
+  std::function<void(ShardId)> on_released;    // the shard is no longer held: the owner is about to end
 };
 
 [[nodiscard]] OwnerActor spawn_shard_owner(caf::actor_system& system, ShardOwnerOptions options);

@@ -24,6 +24,11 @@ std::unexpected<Error> missing(StepNumber step, std::uint32_t rank, const std::s
               "look at that rank's log");
 }
 
+std::unexpected<Error> awaited(StepNumber step, std::uint32_t rank, const std::string& what) {
+  return fail(ErrorCode::kSideStateMissing, what, fmt::format("step {} rank {}", step, rank), kMayCome, {},
+              "look at that rank's log");
+}
+
 std::optional<std::vector<std::uint8_t>> decode_base64(const std::string& text) {
   static constexpr std::string_view kAlphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
   if (text.size() % 4 != 0) return std::nullopt;
@@ -74,7 +79,7 @@ Result<std::vector<schema::SideBlob>> read_blobs(const storage::ShardStore& stor
       auto bytes = store.get_side(storage::side_key(storage::SideKind::kBlob, plan.job, plan.lineage, 0, rank) +
                                   std::string(digest.begin(), digest.end()));
       if (!bytes && bytes.error().code == ErrorCode::kStoreMissingChunk)
-        return missing(step, rank, "the blob " + name + " has not come");
+        return awaited(step, rank, "the blob " + name + " has not come");
       if (!bytes) return std::unexpected(bytes.error());
       blob.bytes = std::move(*bytes);
     }
@@ -97,7 +102,7 @@ Result<SideStateOfStep> read_side_state(const storage::ShardStore& store, const 
     const auto stored =
         store.get_side(storage::side_key(storage::SideKind::kStepMessage, plan.job, plan.lineage, step, rank));
     if (!stored && stored.error().code == ErrorCode::kStoreMissingChunk)
-      return missing(step, rank, "its step message has not come");
+      return awaited(step, rank, "its step message has not come");
     if (!stored) return std::unexpected(stored.error());
     auto record = schema::decode_step(*stored);
     if (!record) return std::unexpected(record.error());
@@ -113,7 +118,7 @@ Result<SideStateOfStep> read_side_state(const storage::ShardStore& store, const 
         auto layout = store.get_side(storage::side_key(storage::SideKind::kLayout, plan.job, plan.lineage) +
                                      std::string(found.next_layout.begin(), found.next_layout.end()));
         if (!layout && layout.error().code == ErrorCode::kStoreMissingChunk)
-          return missing(step, rank, "the layout of the next step has not come");
+          return awaited(step, rank, "the layout of the next step has not come");
         if (!layout) return std::unexpected(layout.error());
         found.next_layout_json = std::move(*layout);
       } else {

@@ -14,6 +14,9 @@
 
 namespace gradtap::actors {
 
+// `expected` of a SIDE_STATE_MISSING that a message on its way, or a peer, may still mend; of the others nothing will.
+inline constexpr const char* kMayCome = "that it comes, or lies with a peer";
+
 struct SideStateOfStep {
   schema::SideState state;
   std::vector<std::uint8_t> step_message;  // rank 0's, JSON

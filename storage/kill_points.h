@@ -4,7 +4,9 @@
 // GRADTAP_KILL_POINT is "name" or "name:n" (n-th time, from 1). Names: store.after_stage, store.after_ingest,
 // store.after_mark, store.retain.after_mark (on the store's owner thread); point.after_upload (objects of a point are
 // up, its record is not), point.after_link (the record's name exists, nothing is announced), point.after_announce (on
-// whichever thread publishes). reached() may be called from any thread.
+// whichever thread publishes); epoch.after_create (an epoch exists, nobody was told); handoff.after_version (a new
+// owner has a version in memory), handoff.before_release (an old owner may let go), handoff.after_release (the keeper
+// has deleted what it held). reached() may be called from any thread.
 #pragma once
 
 #include <atomic>
@@ -21,6 +23,10 @@ inline constexpr std::string_view kRetainAfterMark = "store.retain.after_mark";
 inline constexpr std::string_view kPointAfterUpload = "point.after_upload";
 inline constexpr std::string_view kPointAfterLink = "point.after_link";
 inline constexpr std::string_view kPointAfterAnnounce = "point.after_announce";
+inline constexpr std::string_view kEpochAfterCreate = "epoch.after_create";
+inline constexpr std::string_view kHandoffAfterVersion = "handoff.after_version";
+inline constexpr std::string_view kHandoffBeforeRelease = "handoff.before_release";
+inline constexpr std::string_view kHandoffAfterRelease = "handoff.after_release";
 
 class KillPoints {
  public:

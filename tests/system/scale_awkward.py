@@ -8,6 +8,7 @@ empty-disk       a node is replaced under its name by one with an empty disk
 no-store         the object store cannot be reached: no new epoch, the command says so, training is followed on; then it
                  is there again
 drain-check      what drain --check calls safe is killed for ever, disk and all; what it calls unsafe is named
+every-stage      target, source and proposer killed at each stage of a hand-off, by kill points
 idempotent       every command twice, and a command line that dies is taken up by the next one
 """
 import os
@@ -202,7 +203,42 @@ def idempotent():
         scene.go_on(dead=(2,))
 
 
-CASES = [("two-commands", two_commands), ("old-data", old_data), ("empty-disk", empty_disk), ("no-store", no_store),
+def every_stage():
+    """(kill point, node that has it, command): the node dies there, is started again, and the command is repeated."""
+    stages = [("epoch.after_create", 0, ("add", 2)), ("handoff.after_version", 3, ("add", 3)),
+              ("store.after_ingest:2", 4, ("add", 4)), ("handoff.before_release", 1, ("drain", 1)),
+              ("handoff.after_release", 2, ("drain", 2)), ("handoff.after_version:2", 0, ("drain", 3))]
+    for at, (point, victim, (action, k)) in enumerate(stages):
+        inside = {0, 1, 2, 3, 4} if action == "drain" else set(range(k))
+        with Scene("stage-%d" % at, nodes=5, first=len(inside), taps=(0, 1, 2)) as scene:
+            cluster = scene.cluster
+            node = cluster.nodes[victim]
+            if node.alive():  # with the kill point it begins anew
+                node.stop()
+                node.start(kill_point=point, wait=False)
+                harness.wait_until("%s to be back" % node.name, 60,
+                                   lambda: cluster.members().get(node.name, {}).get("state") == "up")
+            else:
+                node.start(kill_point=point, wait=False)
+            if not cluster.nodes[k].alive():
+                cluster.nodes[k].start(wait=False)
+            scene.go_on(3)
+            through = cluster.nodes[victim if point.startswith("epoch") else 1 if victim != 1 else 0]
+            running = cluster.nodes_command(action, cluster.nodes[k].name,
+                                            *(cluster.facts(k) if action == "add" else []), through=through, wait=False)
+            harness.wait_until("%s to die at %s" % (node.name, point), 60, lambda: not node.alive())
+            running.kill()
+            running.wait()
+            node.start(wait=False)
+            others = [cluster.nodes[m] for m in sorted(inside - {k, victim})]
+            cluster.nodes_command(action, cluster.nodes[k].name,
+                                  *(cluster.facts(k) if action == "add" else []), through=others[0])
+            cluster.wait_balanced()
+            scene.go_on(dead=(k,) if action == "drain" else ())
+            scene.name = "%s at tap%d (%s tap%d)" % (point, victim, action, k)
+
+
+CASES = [("every-stage", every_stage), ("two-commands", two_commands), ("old-data", old_data), ("empty-disk", empty_disk), ("no-store", no_store),
          ("drain-check", drain_check), ("idempotent", idempotent)]
 
 if __name__ == "__main__":

@@ -27,6 +27,31 @@ def say(text):
     SAY.append(text)
 
 
+class StallNotes(PublishWatch):
+    """What the nodes said when published had not moved for some seconds: for a failure's message."""
+    STALL_S = 2.5
+    notes = ""
+
+    def _run(self):
+        noted = None
+        while not self._stop.wait(self.period):
+            try:
+                statuses = self.cluster.statuses()
+            except harness.Failed as error:
+                self.errors.append(str(error))
+                continue
+            if not statuses:
+                continue
+            published = max((int(s.get("lineage", 0)), int(s.get("published", 0))) for _, s in statuses)
+            if published != self.moves[-1][1]:
+                self.moves.append((time.monotonic(), published))
+            elif time.monotonic() - self.moves[-1][0] > self.STALL_S and noted != published and published[1] > 0:
+                noted = published
+                self.notes += "; published stood at %d: %s; publishers: %s" % (published[1], self.cluster.describe(), [
+                    (n.name, (n.get("/v1/status", quiet=True) or {}).get("actors", {}).get("publisher", {}).get(
+                        "last_error")) for n in self.cluster.live()])
+
+
 class Sequence:
     def __init__(self, seed, r, folder):
         self.random = random.Random(seed)
@@ -111,7 +136,7 @@ def sequence(seed):
         cluster = run.cluster.start()
         job = harness.Job(r, folder, small(STEPS, "--step-sleep", "0.1"), attach=cluster.endpoints()).start()
         try:
-            with PublishWatch(cluster) as watch:
+            with StallNotes(cluster) as watch:
                 cluster.wait_step("published", 5, 90)
                 run.run()
                 counts = cluster.wait_balanced(60)
@@ -124,7 +149,7 @@ def sequence(seed):
         job.kill()
         steps = cluster.check_points(job)
         missing = sorted(set(range(1, max(steps) + 1)) - set(steps))
-        require(not missing, "steps that were never published: %s [%s]" % (missing, ", ".join(SAY)))
+        require(not missing, "steps that were never published: %s [%s]%s" % (missing, ", ".join(SAY), watch.notes))
         for node in cluster.live():
             node.stop()
     print("passed  %-28s %s; %d points without a gap; shards %s; %.1f s"
