@@ -147,7 +147,7 @@ def sequence(seed):
             raise harness.Failed("%s [%s]; %s" % (error, ", ".join(SAY), cluster.describe()))
         require(job.running(), "the job ended")
         job.kill()
-        steps = cluster.check_points(job)
+        steps = cluster.check_points(job, killed=True)
         missing = sorted(set(range(1, max(steps) + 1)) - set(steps))
         require(not missing, "steps that were never published: %s [%s]%s" % (missing, ", ".join(SAY), watch.notes))
         for node in cluster.live():
