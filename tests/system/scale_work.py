@@ -13,39 +13,49 @@ from cluster import small
 from harness import require
 from scale_cluster import ScaleCluster
 
-STEPS, WINDOW = 6000, 48  # a multiple of full_every_steps: every shard writes as many full versions
+STEPS, WINDOW = 6000, 48
 TOLERANCE = 0.10
+SHARD = 1 << 16
+MODEL = ("--model", "mlp", "--width", 256, "--bucket-mb", 2, "--shard-elements", SHARD)  # shards of nearly one size
 
 
 def totals(cluster):
-    """{node: (steps applied, received, applied, flushed log bytes)} now."""
+    """{node: (log bytes flushed, {shard: (steps applied, received, applied)})} now."""
     found = {}
     for node in cluster.live():
         status = node.get("/v1/status")
-        keeper = status["actors"].get("keeper", {})
-        found[node.name] = [0, 0, keeper.get("log_bytes", 0)]
+        found[node.name] = (status["actors"].get("keeper", {}).get("log_bytes", 0), {})
     for shard in cluster.live()[0].get("/v1/jobs/%s/shards" % cluster.job)["shards"]:
         if shard["node"] in found:
-            found[shard["node"]][0] += shard["received_bytes"]
-            found[shard["node"]][1] += shard["applied_bytes"]
+            found[shard["node"]][1][shard["shard"]] = (shard["applied"], shard["received_bytes"], shard["applied_bytes"])
     return found
 
 
 def per_step(cluster):
-    """Mean over WINDOW steps, by node."""
+    """{node: bytes received, applied, flushed for a step}: each shard by its own steps, for nodes are not in step."""
     begin_step = cluster.best("durable")
     before = totals(cluster)
-    cluster.wait_step("durable", begin_step + WINDOW, 60)
-    after, end_step = totals(cluster), cluster.best("durable")
-    steps = end_step - begin_step
-    return {name: [(b - a) / steps for a, b in zip(before[name], after[name])] for name in before}
+    cluster.wait_step("durable", begin_step + WINDOW, 90)
+    after = totals(cluster)
+    work = {}
+    for node, (flushed, shards) in after.items():
+        received = applied = steps = 0
+        for shard, (count, received_bytes, applied_bytes) in shards.items():
+            first = before[node][1][shard]
+            done = count - first[0]
+            require(done > WINDOW / 2, "%s applied only %d steps of shard %d" % (node, done, shard))
+            received += (received_bytes - first[1]) / done
+            applied += (applied_bytes - first[2]) / done
+            steps += done
+        work[node] = [received, applied, (flushed - before[node][0]) / (steps / len(shards))]
+    return work
 
 
 def work():
     name, begun = "scale-work", time.monotonic()
     with harness.case_folder(name) as folder, rig.Rig(ranks=2, nodes=4) as r:
-        cluster = ScaleCluster(r, folder, first=2, taps=(0, 1)).start()
-        job = harness.Job(r, folder, small(STEPS, "--step-sleep", "0.1"), attach=cluster.endpoints()).start()
+        cluster = ScaleCluster(r, folder, first=2, taps=(0, 1), shard_elements=SHARD).start()
+        job = harness.Job(r, folder, small(STEPS, "--step-sleep", "0.2", *MODEL), attach=cluster.endpoints()).start()
         cluster.wait_step("published", 10, 90)
         whole = 4 * sum(s["elements"] for s in cluster.live()[0].get("/v1/jobs/%s/shards" % cluster.job)["shards"]) / 2
         two = per_step(cluster)
@@ -54,9 +64,13 @@ def work():
         cluster.wait_balanced()
         cluster.wait_step("published", cluster.best("published") + 10, 60)
         four = per_step(cluster)
+        held = {}
+        for shard in cluster.live()[0].get("/v1/jobs/%s/shards" % cluster.job)["shards"]:
+            held.setdefault(shard["node"], []).append(shard["elements"])
         job.kill()
         for node in cluster.live():
             node.stop()
+    shares = {node: "%d shards, %.3f of half" % (len(e), 4 * sum(e) / (whole / 2)) for node, e in sorted(held.items())}
     lines = []
     for at, what in enumerate(("received", "applied", "flushed")):
         for node, values in two.items():
@@ -64,7 +78,7 @@ def work():
                     % (node, what, values[at], whole))
         for node, values in four.items():
             require(abs(values[at] / (whole / 2) - 1) <= TOLERANCE, "with four nodes %s %s %.0f bytes a step, not %.0f"
-                    % (node, what, values[at], whole / 2))
+                    % (node, what, values[at], whole / 2) + "; %s" % shares)
         lines.append("%s %.0f and %.0f" % (what, max(v[at] for v in two.values()), max(v[at] for v in four.values())))
     print("passed  %-28s bytes a step and node with two and four nodes: %s; %.1f s"
           % (name, ", ".join(lines), time.monotonic() - begun), flush=True)
