@@ -110,8 +110,7 @@ void NcclConnection::piece(const RocePiece& piece) {
     announce(*message);
   }
   if (message->stage == Stage::kPlaced)
-    give_out(*message, piece.offset_bytes + (piece.provisional ? message->extent.head_missing_bytes : 0), piece.data,
-             piece.bytes);
+    give_out(*message, piece.offset_bytes + head_bytes(*message, piece.provisional), piece.data, piece.bytes);
   else if (message->stage != Stage::kLabelled || message->label.phase != Phase::kPartial)  // those are never given out
     copy(*message, piece);
 }
@@ -129,6 +128,10 @@ void NcclConnection::message(const RoceMessage& extent) {
 }
 
 void NcclConnection::flush() {
+  if (comm_ != nullptr) {
+    parse_.conclude_hole();
+    take_labels();
+  }
   Message* const message = find(newest_);
   if (comm_ == nullptr || message == nullptr || message->stage != Stage::kNew || message->begin_psn != next_psn_)
     return;
@@ -282,11 +285,16 @@ bool NcclConnection::place(Message& message) {
   for (const Kept& kept : message.kept) {
     kept_bytes_ -= kept.count;
     if (!message.label.lines) emission_.sink->keep(kept.bytes);
-    give_out(message, kept.offset + (kept.provisional ? message.extent.head_missing_bytes : 0), kept.bytes.get(),
-             kept.count);
+    give_out(message, kept.offset + head_bytes(message, kept.provisional), kept.bytes.get(), kept.count);
   }
   message.kept.clear();
   return true;
+}
+
+// What lies before the offset of a piece.
+std::uint64_t NcclConnection::head_bytes(const Message& message, bool provisional) {
+  if (message.extent.head_uncertain) return message.label.head_bytes;
+  return provisional ? message.extent.head_missing_bytes : 0;
 }
 
 Segment NcclConnection::segment_of(const Message& message) const {

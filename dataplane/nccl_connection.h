@@ -126,6 +126,7 @@ class NcclConnection final : public RoceSink {
   void tell_candidates();
   void heed_candidates();
   [[nodiscard]] bool place(Message& message);
+  [[nodiscard]] static std::uint64_t head_bytes(const Message& message, bool provisional);
   [[nodiscard]] Segment segment_of(const Message& message) const;
   void give_out(Message& message, std::uint64_t offset, const std::uint8_t* data, std::uint32_t bytes);
   void make_room();

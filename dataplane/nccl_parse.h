@@ -37,7 +37,8 @@ struct NcclLabel {
   std::uint64_t index = 0;        // of the message in the all-reduce
   std::uint64_t data_bytes = 0;
   Phase phase = Phase::kPartial;
-  bool lines = false;  // LL: data and flags
+  bool lines = false;            // LL: data and flags
+  std::uint64_t head_bytes = 0;  // of a message whose beginning was uncertain: lost before what was seen of it
   friend bool operator==(const NcclLabel&, const NcclLabel&) = default;
 };
 
@@ -54,7 +55,9 @@ class NcclParse {
   void message(const RoceMessage& message, bool whole = true);
   // More about the last message, which was given by its first packet: how it ended, before anything that follows it.
   void ended(const RoceMessage& message);
+  // What it hid is concluded with what follows it, which may say how long packets are.
   void hole(const PsnRange& psns);
+  void conclude_hole() { conclude_hole(false); }  // nothing follows it for now
 
   // Labels of messages in the order in which they were given, each once; nothing while readings differ.
   [[nodiscard]] std::optional<NcclLabel> take();
@@ -80,13 +83,28 @@ class NcclParse {
   struct Item {
     bool hole = false;
     std::uint64_t bytes = 0;
-    bool at_least = false;  // more of it may have been lost
-    bool anything = false;  // its length is not known
-    bool never = false;     // certainly of no all-reduce
-    bool unclosed = false;  // its immediate, apart from the data, was not seen: it is in the hole that follows
-    bool headless = false;  // where it begins was concluded, not seen
+    bool at_least = false;        // more of it may have been lost
+    bool head_uncertain = false;  // and at its beginning
+    bool run = false;             // of writes of one packet each: its immediate comes apart
+    bool never = false;           // certainly of no all-reduce
+    bool unclosed = false;        // its immediate, apart from the data, was not seen: it is in the hole that follows
+    bool end_unseen = false;      // whether its immediate comes apart is not known
+    bool headless = false;        // where it begins was concluded, not seen
+    bool heads = false;           // of a hole: what follows may have begun in it
     std::uint32_t packet_bytes = 0;
     std::uint64_t psns = 0;
+  };
+  // How long packets are and whether long messages have their immediate apart: a set of what may be, a bit each.
+  using Worlds = std::uint32_t;
+  static constexpr std::uint32_t kPathMtus = 5;  // 256, 512, ... 4096
+  static constexpr Worlds kAllWorlds = (1U << 2 * kPathMtus) - 1;
+  struct Packets {
+    std::uint64_t psns = 0;
+    Worlds worlds = 0;
+  };
+  struct Placement {
+    std::uint64_t head_bytes = 0;
+    Packets owed;
   };
   struct Taken {
     std::uint64_t all_reduce = 0;
@@ -97,27 +115,35 @@ class NcclParse {
     std::uint64_t foreign = 0;
     std::size_t pattern = kBetween;  // index in patterns_
     std::uint64_t next = 0;          // message of the pattern
-    std::uint64_t owed_psns = 0;     // the first of the hole that follows: the rest of the last message
-    bool foreign_goes_on = false;    // the last message was a full slot of something foreign
-    std::vector<NcclLabel> labels;   // of the messages that are not labelled yet
-    std::vector<Taken> taken;        // all-reduces since readings stood between two operations
+    Worlds worlds = kAllWorlds;
+    std::uint64_t head_psns = 0;    // the last of the hole before: the next message began there
+    std::uint64_t owed_psns = 0;    // the first of the hole that follows: the rest of the last message
+    bool foreign_goes_on = false;   // the last message was a full slot of something foreign
+    std::vector<NcclLabel> labels;  // of the messages that are not labelled yet
+    std::vector<Taken> taken;       // all-reduces since readings stood between two operations
     // The future of both is the same, and so are the labels.
     [[nodiscard]] bool same_place(const Reading& other) const;
   };
 
+  void conclude_hole(bool heads);
   void add(const Item& item);
   void step(const Item& item);
   [[nodiscard]] bool step_straight_on(const Item& item);
   [[nodiscard]] NcclLabel label_of(const Reading& reading, std::size_t pattern, std::uint64_t index) const;
   void go_on(Reading& reading, std::size_t pattern, std::uint64_t index) const;
-  [[nodiscard]] bool fits(const Item& item, const NcclPattern& pattern, std::uint64_t index) const;
+  [[nodiscard]] static bool fits(const Item& item, const NcclPattern& pattern, std::uint64_t index);
   void learn(const RoceMessage& message);
+  void narrow_worlds(Worlds worlds);
   [[nodiscard]] bool unclosed(const RoceMessage& message) const;
-  [[nodiscard]] static std::vector<std::uint64_t> owed(const Item& item, std::uint64_t bytes);
+  [[nodiscard]] bool end_unseen(const RoceMessage& message) const;
+  [[nodiscard]] static std::vector<Packets> owed(const Item& item, std::uint64_t bytes, Worlds worlds);
+  [[nodiscard]] static std::vector<Placement> placements(const Item& item, const Reading& reading, std::uint64_t bytes);
   void take_message(const Reading& from, std::size_t pattern, std::uint64_t index, std::vector<Reading>& to) const;
-  void fill_hole(const Reading& from, std::uint64_t psns, std::size_t& budget, std::vector<Reading>& to) const;
-  // How many packets a message of this length may have been, as far as is known of the connection; ascending.
-  [[nodiscard]] std::vector<std::uint64_t> packets(std::uint64_t bytes) const;
+  void fill_hole(const Reading& from, std::uint64_t psns, bool heads, std::size_t& budget,
+                 std::vector<Reading>& to) const;
+  [[nodiscard]] bool head_may_be(const Reading& from, std::uint64_t psns) const;
+  // How many packets a message of this length may have been; ascending.
+  [[nodiscard]] static std::vector<Packets> packets(std::uint64_t bytes, Worlds worlds);
   [[nodiscard]] static Reading as_foreign(const Reading& from, const Item& item);
   void reread_as_foreign();
   void lose(const Item& item);
@@ -128,14 +154,14 @@ class NcclParse {
   std::vector<NcclPattern> patterns_;
   std::vector<Reading> readings_;
   std::deque<NcclLabel> ready_;
+  std::optional<Item> hole_;          // not concluded yet
   std::vector<Item> since_boundary_;  // items since all readings stood between two operations
   std::size_t labelled_ = 0;          // messages among them that have got their label
   Reading boundary_;                  // and where that was
   std::deque<Taken> decided_;         // before the boundary, the newest
   std::size_t waiting_ = 0;
-  std::uint32_t packet_bytes_ = 0;
-  std::optional<bool> splits_;  // long messages have their immediate apart
-  bool filled_ = false;         // a hole was filled, or a message's beginning concluded, since the parse (re)started
+  Worlds worlds_ = kAllWorlds;
+  bool filled_ = false;  // a hole was filled, or a message's beginning concluded, since the parse (re)started
   bool lost_ = false;
   std::uint64_t revision_ = 0;
   std::uint64_t reread_ = 0;

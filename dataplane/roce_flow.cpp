@@ -206,6 +206,7 @@ void RoceFlow::write_header(std::uint64_t psn, const RoceFrame& frame, RoceFlowC
   extent.message.psns.end = extent.data_end;
   extent.single_writes = whole && !frame.meaning.immediate && packet_bytes > 0;
   next_ = extent.data_end;
+  tell_hole_before(extent, context);
   place(extent, psn, frame, context);
 }
 
@@ -244,7 +245,12 @@ bool RoceFlow::close_with(Extent& extent, std::uint64_t psn, std::uint32_t bytes
   } else if (more > 0 || gap > 0) {
     // Packets of the run are missing. All but the last have the same size, so the length says where it began.
     if (!extent.single_writes || more == 0) return false;
-    const bool size_known = message.bytes > message.packet_bytes || extent.hole_before.count() == 0;
+    bool size_known = message.bytes > message.packet_bytes || extent.hole_before.count() == 0;
+    if (!size_known && mtu_bytes_ != 0 && message.packet_bytes <= mtu_bytes_) {  // one packet, full or the last one
+      if (message.packet_bytes < mtu_bytes_ && (gap > 0 || bytes % mtu_bytes_ != message.bytes)) return false;
+      message.packet_bytes = mtu_bytes_;
+      size_known = true;
+    }
     const std::uint64_t packets = packets_of(bytes, message.packet_bytes);
     if (!size_known || packets > psn || psn - packets > message.psns.begin) return false;
     const std::uint64_t head = message.psns.begin - (psn - packets);
@@ -357,9 +363,16 @@ void RoceFlow::place(Extent& extent, std::uint64_t psn, const RoceFrame& frame, 
   if (message.immediate_seen && !extent.told) tell(extent, context);
 }
 
+// Only a run may yet turn out to reach into the hole before it.
+void RoceFlow::tell_hole_before(Extent& extent, RoceFlowContext& context) {
+  if (extent.hole_before.count() == 0 || (extent.single_writes && !extent.told)) return;
+  context.sink.lost(extent.hole_before);
+  extent.hole_before = {};
+}
+
 void RoceFlow::tell(Extent& extent, RoceFlowContext& context) {
   extent.told = true;
-  if (extent.hole_before.count() > 0) context.sink.lost(extent.hole_before);
+  tell_hole_before(extent, context);
   ++context.counters.messages;
   context.sink.message(extent.message);
 }
@@ -501,6 +514,13 @@ RoceFlow::Ending RoceFlow::find_ending() const {
       ending.found = true;
       return ending;
     }
+    if (!ended && ending.middle_bytes != 0 && is_empty_immediate(frame) && frame.immediate != 0) {
+      ending.immediate = frame.immediate;
+      ending.last = psn - 1;
+      ending.boundary = psn;
+      ending.found = ending.last_unseen = true;
+      return ending;
+    }
     if (ended || frame.meaning.kind != RoceKind::kWrite || frame.meaning.begins) {
       ending.boundary = psn;
       return ending;
@@ -548,6 +568,7 @@ bool RoceFlow::place_by_beginning(const Ending& ending, std::uint64_t stop, Roce
   extent.message.bytes = (end - begin) * ending.middle_bytes;
   if (ended) extent.message.bytes -= ending.middle_bytes - ending.last_bytes;
   extent.message.psns.end = extent.data_end = next_ = end;
+  tell_hole_before(extent, context);
   ++context.counters.recovered_firsts;
   return true;
 }
@@ -560,11 +581,12 @@ bool RoceFlow::place_by_ending(const Ending& ending, std::uint32_t bytes, RoceFl
   if (packet_bytes == 0 && first == next_ + 1) packet_bytes = bytes - ending.last_bytes;  // two packets
   if (!is_path_mtu(packet_bytes)) return false;
   const std::uint64_t count = packets_of(bytes, static_cast<std::uint32_t>(packet_bytes));
-  if (bytes - (count - 1) * packet_bytes != ending.last_bytes) return false;
+  if (!ending.last_unseen && bytes - (count - 1) * packet_bytes != ending.last_bytes) return false;
   if (count > ending.last + 1 || ending.last + 1 - count < next_) return false;
   const std::uint64_t begin = ending.last + 1 - count;
-  if (store_.contains(begin)) return false;  // what waits there begins nothing
-  while (store_.begin()->first < begin) {    // of a message before, of which neither end was seen
+  if (ending.last_unseen && begin >= first) return false;  // another message's, all of whose data was lost
+  if (store_.contains(begin)) return false;                // what waits there begins nothing
+  while (store_.begin()->first < begin) {                  // of a message before, of which neither end was seen
     ++context.counters.unplaceable;
     drop(store_.begin());
   }
@@ -574,6 +596,7 @@ bool RoceFlow::place_by_ending(const Ending& ending, std::uint32_t bytes, RoceFl
   extent.message.bytes = bytes;
   extent.message.packet_bytes = mtu_bytes_ = static_cast<std::uint32_t>(packet_bytes);
   extent.message.psns.end = extent.data_end = next_ = ending.last + 1;
+  tell_hole_before(extent, context);
   ++context.counters.recovered_firsts;
   return true;
 }

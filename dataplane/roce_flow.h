@@ -172,6 +172,7 @@ class RoceFlow {
     std::uint32_t immediate = 0;
     bool found = false;
     bool ended = false;
+    bool last_unseen = false;    // found by an immediate apart, directly behind which its data ends
     std::uint64_t boundary = 0;  // otherwise: where something else begins; 0: nowhere yet
   };
 
@@ -189,6 +190,7 @@ class RoceFlow {
   [[nodiscard]] bool close_with(Extent& extent, std::uint64_t psn, std::uint32_t bytes, RoceFlowContext& context);
   [[nodiscard]] bool extend_run(std::uint64_t psn, const RoceFrame& frame, RoceFlowContext& context);
   void place(Extent& extent, std::uint64_t psn, const RoceFrame& frame, RoceFlowContext& context);
+  void tell_hole_before(Extent& extent, RoceFlowContext& context);
   void tell(Extent& extent, RoceFlowContext& context);
   void tell_unfinished(bool hole_follows, RoceFlowContext& context);
 

@@ -33,14 +33,14 @@ running = set()  # children of all threads
 
 
 def suites(everything):
-    return [Suite(*s, SHARED) for s in sharing_suites()] + live_suites(everything)
+    return [Suite(*s, SHARED) for s in sharing_suites(everything)] + live_suites(everything)
 
 
 def python(*path):
     return [PYTHON, os.path.join(ROOT, *path)]
 
 
-def sharing_suites():
+def sharing_suites(everything):
     """(name, command, limit in seconds); the longest first, so that none is left alone at the end."""
     found = [s for s in trainer_suites() if s[0] not in TIMED]
     programs = sorted(os.listdir(BIN)) if os.path.isdir(BIN) else []
@@ -49,6 +49,10 @@ def sharing_suites():
         if not names:
             found.append((kind, ["sh", "-c", "echo no %s_* program in build/bin: run make build; exit 1" % kind], 5))
         found += [(name, [os.path.join(BIN, name)], limit) for name in names]
+    if everything and "property_generator" in programs:
+        found.append(("property_generator-large", ["env", "GRADTAP_LARGE=12", "GRADTAP_CASES=6000",
+                                                   os.path.join(BIN, "property_generator"), "-tc=NCCL round trip*"],
+                      1200))
     found.append(("floors", python("tests", "floors", "floors_test.py"), 30))
     found.append(("docs", python("tests", "floors", "docs_test.py"), 30))
     return found

@@ -110,6 +110,17 @@ inline FabricCase draw_case(std::uint64_t number) {
   return c;
 }
 
+// The same with vectors of up to 64 MiB, every fourth of just that, over few ranks: they are held in memory whole.
+inline FabricCase draw_large_case(std::uint64_t number) {
+  FabricCase c = draw_case(number);
+  SeededRandom random(splitmix64_mix(number + 0x64));
+  const std::uint64_t bytes = number % 4 == 0 ? (64ULL << 20) - random.below(4096) : random.below(64ULL << 20);
+  c.elements = std::max<std::uint64_t>(1, bytes / generator::element_bytes(c.type));
+  c.ranks = std::min(c.ranks, c.ll ? 2U : 3U);
+  c.ops = 1;
+  return c;
+}
+
 class NotedFrames final : public generator::FrameSink {
  public:
   void frame(std::uint64_t time_ns, ByteSpan bytes, const generator::FrameNote& note) override {
@@ -122,7 +133,20 @@ class NotedFrames final : public generator::FrameSink {
 struct Knowable {
   IntervalSet most;   // in a frame that was delivered
   IntervalSet least;  // and the first packet of its message was delivered too, or its last and one more
+  // Not in `least`, because the wire does not say it:
+  std::uint64_t endless_messages = 0;  // the last of a connection, of writes of a packet each, its immediate lost
+  std::uint64_t nameless_edges =
+      0;  // no data of a connection of the edge was seen at all: channels are known by their order
 };
+
+// Whether the frame is an empty write with an immediate.
+inline bool closes_apart(const std::vector<std::uint8_t>& frame) {
+  const std::size_t transport = frame[12] == 0x86 ? 14 + 40 + 8 : 14 + 20 + 8;
+  constexpr std::size_t kBthBytes = 12, kLengthOffset = 12;
+  constexpr std::uint8_t kWriteOnlyImmediate = 0x0b;
+  const std::uint8_t* const length = &frame[transport + kBthBytes + kLengthOffset];
+  return frame[transport] == kWriteOnlyImmediate && (length[0] | length[1] | length[2] | length[3]) == 0;
+}
 
 struct FabricRun {
   generator::JobConfig job;
@@ -188,15 +212,26 @@ inline std::vector<Knowable> knowable(const FabricRun& run, std::uint32_t ops) {
   using generator::HeldFrame;
   using MessageName = std::pair<std::uint32_t, std::uint64_t>;          // connection, message
   std::map<MessageName, std::pair<std::uint32_t, std::uint32_t>> ends;  // first and last PSN, in sending order
+  std::set<MessageName> apart;                                          // runs with an immediate of their own
+  std::map<std::uint32_t, std::set<std::uint32_t>> edges;               // by sender: connections that carried something
   for (const HeldFrame& held : run.sent) {
     if (held.note.kind != FrameKind::kData) continue;
-    const auto [at, fresh] =
-        ends.emplace(MessageName{held.note.connection, held.note.message}, std::pair{held.note.psn, held.note.psn});
+    const MessageName name{held.note.connection, held.note.message};
+    const auto [at, fresh] = ends.emplace(name, std::pair{held.note.psn, held.note.psn});
     if (!fresh) at->second.second = held.note.psn;
+    if (!fresh && run.job.style == generator::WriteStyle::kPerPacketWrites && closes_apart(held.bytes))
+      apart.insert(name);
+    edges[held.note.connection / run.job.tuning.channels].insert(held.note.connection);
   }
   std::map<MessageName, std::set<std::uint32_t>> delivered;
-  for (const HeldFrame& held : run.seen)
-    if (held.note.kind == FrameKind::kData) delivered[{held.note.connection, held.note.message}].insert(held.note.psn);
+  std::set<std::uint32_t> shown;  // connections of which data was seen
+  for (const HeldFrame& held : run.seen) {
+    if (held.note.kind != FrameKind::kData) continue;
+    delivered[{held.note.connection, held.note.message}].insert(held.note.psn);
+    if (!closes_apart(held.bytes)) shown.insert(held.note.connection);
+  }
+  std::map<std::uint32_t, std::uint64_t> newest;  // message that was seen of a connection
+  for (const auto& [name, psns] : delivered) newest[name.first] = std::max(newest[name.first], name.second);
   std::vector<Knowable> known(ops);
   for (const HeldFrame& held : run.seen) {
     if (held.note.kind != FrameKind::kData || held.note.end == held.note.begin) continue;
@@ -204,6 +239,15 @@ inline std::vector<Knowable> knowable(const FabricRun& run, std::uint32_t ops) {
     const MessageName name{held.note.connection, held.note.message};
     const std::set<std::uint32_t>& psns = delivered[name];
     const auto [first, last] = ends[name];
+    const std::set<std::uint32_t>& edge = edges[held.note.connection / run.job.tuning.channels];
+    if (std::any_of(edge.begin(), edge.end(), [&](std::uint32_t other) { return !shown.contains(other); })) {
+      ++known[held.note.op].nameless_edges;
+      continue;
+    }
+    if (apart.contains(name) && !psns.contains(last) && newest[name.first] == name.second) {
+      ++known[held.note.op].endless_messages;
+      continue;
+    }
     if (psns.contains(first) || (psns.contains(last) && psns.size() > 1))
       known[held.note.op].least.add(held.note.begin, held.note.end);
   }
