@@ -241,8 +241,9 @@ void Coordination::on_bind(std::uint64_t ticket, const Outcome& outcome) {
   advance();
 }
 
-void Coordination::on_drained(std::uint64_t ticket, bool done) {
+void Coordination::on_drained(std::uint64_t ticket, bool done, std::string refusal) {
   if (attempt_.phase != Phase::kDraining || ticket != attempt_.first_ticket) return;
+  refusal_ = std::move(refusal);
   attempt_.phase = Phase::kWatching;
   if (!done) return;  // backlog is not loss: the next tick asks again
   attempt_.changed = true;
@@ -782,6 +783,9 @@ void Coordination::judge() {
 
 void Coordination::hold_for_missing_bytes() {
   const auto& list = attempt_.assignments.list;
+  if (!refusal_.empty())
+    return hold(GapReason::kUnsupported, fmt::format("step {}: {}", attempt_.step, refusal_),
+                "held; start the job again with these settings");
   const auto before = message_ns_.find(attempt_.step - 1);
   if (before != message_ns_.end() && last_ops_ns_ < before->second)
     return hold(GapReason::kTapDown,

@@ -168,7 +168,8 @@ class Coordination {
   void on_ops(std::span<const dataplane::OpSummary> ops);
   void on_words(std::uint64_t ticket, const std::optional<WordAnswer>& answer);  // nullopt: no answer in time
   void on_bind(std::uint64_t ticket, const Outcome& outcome);
-  void on_drained(std::uint64_t ticket, bool done = true);  // not done: some queue was never found empty in time
+  // Not done: some queue was never found empty in time. `refusal`: what the wire shows that is not decoded.
+  void on_drained(std::uint64_t ticket, bool done = true, std::string refusal = {});
   void on_applied(const Applied& applied);
   void on_durable(const Durable& durable);
   // An owner here took over a whole version of this step from a peer.
@@ -297,6 +298,7 @@ class Coordination {
   StepNumber published_ = 0;
   std::vector<Gap> publish_gaps_;
 
+  std::string refusal_;      // of the last drain
   std::optional<Gap> held_;  // why the step being bound is not bound; empty: in flight
   std::optional<Gap> apply_gap_;
   std::optional<Gap> store_gap_;

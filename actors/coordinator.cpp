@@ -85,7 +85,8 @@ struct Carrier {
     const auto close_one = [self = self, ticket = drain.ticket, open, all](bool done) {
       *all = *all && done;
       if (--*open > 0) return;
-      self->state.core->on_drained(ticket, *all);
+      const auto& refusal = self->state.options.refusal;
+      self->state.core->on_drained(ticket, *all, refusal ? refusal() : std::string());
       carry_out(self);
     };
     if (*open == 0) {

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <atomic>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -29,7 +30,8 @@ struct CoordinatorOptions {
   std::shared_ptr<const ClusterState> cluster;  // who is live at the start; may be empty
   std::shared_ptr<std::atomic<StepNumber>> published_seen;  // told the newest published step; may be empty
   std::shared_ptr<TapRetention> retention;                  // told what every owner has durably; may be empty
-  std::vector<std::string> warnings;  // shown with the status: what the operator should know and accepted
+  std::function<std::string()> refusal;  // what decoders saw and cannot decode (FlowDirectory); may be empty
+  std::vector<std::string> warnings;     // shown with the status: what the operator should know and accepted
 };
 
 [[nodiscard]] CoordinatorActor spawn_coordinator(caf::actor_system& system, CoordinatorOptions options);

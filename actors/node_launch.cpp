@@ -168,6 +168,7 @@ CoordinatorActor Node::Impl::launch(const JobPlanPtr& plan, std::vector<std::sha
   baseline->begin(plan->lineage);
 
   CoordinatorOptions options;
+  options.refusal = [directory = directory] { return directory->refusal(); };
   options.plan = plan;
   options.config.grace_ms = job.grace_ms;
   options.config.tags_absolute = job.transport == WireTransport::kGloo;

@@ -203,6 +203,11 @@ int main(int argc, char** argv) {
   generate_command->add_option("--first-psn", generated.first_psn, "of every connection; close to 16777215 it wraps")
       ->check(CLI::Range(0U, 0xffffffU))
       ->capture_default_str();
+  generate_command->add_option("--manner", generated.manner, "how NCCL runs: what is no ring is refused by a node")
+      ->check(CLI::IsMember({"ring", "ll128", "tree"}));
+  generate_command->add_option("--queue-pairs", generated.queue_pairs, "of each connection, more than one is refused");
+  generate_command->add_flag("--cut-over-queue-pairs", generated.cut_over_queue_pairs,
+                             "a piece of each message on each queue pair, not by turns");
   generate_command->add_option("--style", generated.style, "how writes of more than 8192 bytes end")
       ->check(CLI::IsMember({"write-imm", "write-then-imm", "per-packet"}))
       ->capture_default_str();

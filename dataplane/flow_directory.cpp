@@ -167,4 +167,14 @@ std::size_t FlowDirectory::connections() const {
   return connections_.size();
 }
 
+void FlowDirectory::refuse(std::string text) {
+  const std::lock_guard lock(mutex_);
+  refusal_ = std::move(text);
+}
+
+std::string FlowDirectory::refusal() const {
+  const std::lock_guard lock(mutex_);
+  return refusal_;
+}
+
 }  // namespace gradtap::dataplane

@@ -17,6 +17,7 @@
 #include <mutex>
 #include <optional>
 #include <span>
+#include <string>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -104,6 +105,10 @@ class FlowDirectory final : public CommSource {
   // A number for a flow that a decoder keeps track of itself.
   [[nodiscard]] std::uint32_t new_flow();
 
+  // What a decoder saw and cannot decode, with the remedy; empty: nothing. Of the last one that spoke.
+  void refuse(std::string text);
+  [[nodiscard]] std::string refusal() const;
+
   [[nodiscard]] std::uint64_t generation() const { return generation_.load(std::memory_order_acquire); }
   [[nodiscard]] std::uint32_t closed_below() const { return closed_below_.load(std::memory_order_acquire); }
   [[nodiscard]] std::size_t connections() const;
@@ -128,6 +133,7 @@ class FlowDirectory final : public CommSource {
   std::map<std::pair<std::uint16_t, std::uint16_t>, std::uint32_t> next_comm_;  // by rank pair
   std::uint32_t comm_base_ = 0;                                                 // no pair counts on from less
   std::uint32_t next_flow_ = 0;
+  std::string refusal_;
   std::atomic<std::uint64_t> generation_{1};
   std::atomic<std::uint32_t> closed_below_{0};
 };

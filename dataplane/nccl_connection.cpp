@@ -28,6 +28,10 @@ NcclConnection::NcclConnection(const NcclConnectionConfig& config, NcclEmission&
       parse_(config.parse),
       recent_(std::bit_ceil(std::max<std::size_t>(config.recent_messages, 512))) {}
 
+NcclConnection::~NcclConnection() {
+  let_go(kept_bytes_);
+}
+
 NcclConnection::Message* NcclConnection::find(std::uint64_t number) {
   Message& message = recent_[number & (recent_.size() - 1)];
   return message.number == number ? &message : nullptr;
@@ -51,22 +55,35 @@ NcclConnection::Message* NcclConnection::open(std::uint64_t number) {
 
 void NcclConnection::drop(Message& message) {
   for (const Kept& kept : message.kept) {
-    kept_bytes_ -= kept.count;
+    let_go(kept.count);
     emission_.counters->dropped_bytes += kept.count;
   }
   message.kept.clear();
 }
 
+void NcclConnection::let_go(std::size_t bytes) {
+  kept_bytes_ -= bytes;
+  emission_.kept_bytes -= bytes;
+}
+
+bool NcclConnection::keeps_too_much() const {
+  return kept_bytes_ > config_.keep_bytes || emission_.kept_bytes > emission_.keep_bytes;
+}
+
 // The oldest of what waits goes first.
 void NcclConnection::make_room() {
-  while (kept_bytes_ > config_.keep_bytes && !tail_.empty()) {
+  if (emission_.kept_bytes > emission_.keep_bytes) ++emission_.counters->keep_hits;
+  while (keeps_too_much() && !tail_.empty()) {
     if (!tail_.front().hole)
       if (Message* const message = find(tail_.front().number)) drop(*message);
     tail_foreign_ = std::max(tail_foreign_, tail_.front().foreign);
     tail_.pop_front();
   }
-  for (std::size_t i = 0; kept_bytes_ > config_.keep_bytes && i < unplaced_.size(); ++i)
+  for (std::size_t i = 0; keeps_too_much() && i < unplaced_.size(); ++i)
     if (Message* const message = find(unplaced_[i])) drop(*message);
+  // What is left is not read yet, or other connections': the newest message goes.
+  if (keeps_too_much())
+    if (Message* const message = find(newest_)) drop(*message);
 }
 
 void NcclConnection::copy(Message& message, const RocePiece& piece) {
@@ -81,6 +98,7 @@ void NcclConnection::copy(Message& message, const RocePiece& piece) {
   std::memcpy(kept.bytes.get(), piece.data, piece.bytes);
   kept.count = piece.bytes;
   kept_bytes_ += piece.bytes;
+  emission_.kept_bytes += piece.bytes;
   emission_.counters->kept_bytes += piece.bytes;
   message.kept.push_back(std::move(kept));
   make_room();
@@ -283,7 +301,7 @@ bool NcclConnection::place(Message& message) {
     emission_.sink->segment(segment);
   }
   for (const Kept& kept : message.kept) {
-    kept_bytes_ -= kept.count;
+    let_go(kept.count);
     if (!message.label.lines) emission_.sink->keep(kept.bytes);
     give_out(message, kept.offset + head_bytes(message, kept.provisional), kept.bytes.get(), kept.count);
   }

@@ -2,7 +2,8 @@
 //
 // Purpose: lengths go to an NcclParse; what the parse labels, and the communicator numbers, is given out: bytes of
 // final messages (LL lines without their flags), and for partial ones only that they were there, for assembly narrows
-// sizes down by them. Ownership: owns copies of what comes before its label, at most keep_bytes, oldest dropped first;
+// sizes down by them. Ownership: owns copies of what comes before its label, at most keep_bytes, and all connections
+// together at most the emission's keep_bytes, oldest dropped first;
 // bytes of labelled messages are passed on where they lie (Simple) or stripped once (LL). Threads: one.
 // Invariants: a piece is given out once per time it comes, and only at a place that its message's label proves; LL
 // flags of a message all agree. Failure behaviour: what cannot be placed is counted and not given out.
@@ -38,6 +39,7 @@ struct NcclCounters {
   std::uint64_t segment_bytes = 0;
   std::uint64_t kept_bytes = 0;     // copied: they came before their label
   std::uint64_t dropped_bytes = 0;  // of those: given up, for room or because their message has no label
+  std::uint64_t keep_hits = 0;      // pieces for which there was no room among those of all connections
   std::uint64_t late_pieces = 0;    // of messages that are forgotten
   std::uint64_t bad_lines = 0;      // pieces whose flags disagree
   std::uint64_t lost_parses = 0;    // connections on which operations can no longer be told apart
@@ -51,12 +53,17 @@ struct NcclEmission {
   StripArena* arena = nullptr;
   NcclCounters* counters = nullptr;
   std::uint64_t now_ns = 0;
+  std::size_t keep_bytes = std::size_t{256} << 20;  // of all connections
+  std::size_t kept_bytes = 0;
 };
 
 class NcclConnection final : public RoceSink {
  public:
   NcclConnection(const NcclConnectionConfig& config, NcclEmission& emission, std::uint32_t flow,
                  std::uint16_t source_rank, std::uint16_t target_rank, std::uint32_t target_qp);
+  NcclConnection(const NcclConnection&) = delete;
+  NcclConnection& operator=(const NcclConnection&) = delete;
+  ~NcclConnection() override;
 
   void piece(const RocePiece& piece) override;
   void message(const RoceMessage& message) override;
@@ -118,6 +125,8 @@ class NcclConnection final : public RoceSink {
   Message* open(std::uint64_t number);
   void copy(Message& message, const RocePiece& piece);
   void drop(Message& message);
+  void let_go(std::size_t bytes);
+  [[nodiscard]] bool keeps_too_much() const;
   void announce(Message& message);
   void give_to_parse(const Entry& entry);
   void take_labels();

@@ -12,19 +12,22 @@ namespace gradtap::dataplane {
 class NcclDecoder::Flow final : public RoceSink {
  public:
   Flow(NcclDecoder& decoder, std::uint32_t id, std::uint16_t source_rank, std::uint16_t target_rank,
-       std::uint32_t target_qp)
-      : decoder_(decoder), id_(id), source_rank_(source_rank), target_rank_(target_rank), target_qp_(target_qp) {}
+       const RoceFlowIdentity& identity)
+      : decoder_(decoder), id_(id), source_rank_(source_rank), target_rank_(target_rank), identity_(identity) {}
 
   void piece(const RocePiece& piece) override {
     if (ended_) return;
     if (!connection_ && !becomes_data(piece)) return;
+    signs_.piece(piece, decoder_.grants_, identity_.target, identity_.source_port);
     connection_->piece(piece);
   }
   void message(const RoceMessage& message) override {
     // Without data, but with an immediate: an empty step of a connection.
     if (ended_) return;
     if (!connection_ && !control_ && message.immediate_seen) open();
-    if (connection_) connection_->message(message);
+    if (!connection_) return;
+    signs_.message(message, decoder_.grants_, identity_.target, identity_.source_port);
+    connection_->message(message);
   }
   void lost(const PsnRange& psns) override {
     if (connection_)
@@ -38,6 +41,15 @@ class NcclDecoder::Flow final : public RoceSink {
   [[nodiscard]] NcclConnection* connection() { return connection_.get(); }
   [[nodiscard]] const NcclConnection* connection() const { return connection_.get(); }
   [[nodiscard]] bool control() const { return control_; }
+  [[nodiscard]] bool ended() const { return ended_; }
+  // The table has forgotten it.
+  void orphan() { orphaned_ = true; }
+  [[nodiscard]] bool orphaned() const { return orphaned_; }
+  [[nodiscard]] const RoceFlowIdentity& identity() const { return identity_; }
+  [[nodiscard]] NcclFlowShown shown() const {
+    return {source_rank_, target_rank_, identity_.target_qp, proven(), &signs_};
+  }
+  void forget_signs() { signs_ = {}; }
   void end() {
     if (ended_) return;
     ended_ = true;
@@ -46,10 +58,19 @@ class NcclDecoder::Flow final : public RoceSink {
   }
 
  private:
+  // All-reduces that were not taken back.
+  [[nodiscard]] std::uint64_t proven() const {
+    if (!connection_) return 0;
+    const std::uint64_t found = connection_->all_reduces(), taken_back = connection_->parse().reread();
+    return found > taken_back ? found - taken_back : 0;
+  }
   [[nodiscard]] bool becomes_data(const RocePiece& piece) {
     std::array<NcclCts, kMaxNcclReceives> entries;
-    if (!piece.immediate && piece.offset_bytes == 0 && read_nccl_cts({piece.data, piece.bytes}, entries) > 0) {
+    const std::size_t cleared =
+        piece.immediate || piece.offset_bytes != 0 ? 0 : read_nccl_cts({piece.data, piece.bytes}, entries);
+    if (cleared > 0) {
       control_ = true;
+      decoder_.grants_.cleared(identity_.source, identity_.source_port, std::span(entries).first(cleared));
       return false;
     }
     open();
@@ -58,7 +79,7 @@ class NcclDecoder::Flow final : public RoceSink {
   void open() {
     decoder_.connection_begins();
     connection_ = std::make_unique<NcclConnection>(decoder_.config_.connection, decoder_.emission_, id_, source_rank_,
-                                                   target_rank_, target_qp_);
+                                                   target_rank_, identity_.target_qp);
     ++decoder_.counters_.connections;
     for (const PsnRange& psns : lost_first_) connection_->lost(psns);
     lost_first_.clear();
@@ -69,18 +90,60 @@ class NcclDecoder::Flow final : public RoceSink {
   std::uint32_t id_;
   std::uint16_t source_rank_;
   std::uint16_t target_rank_;
-  std::uint32_t target_qp_;
+  RoceFlowIdentity identity_;
+  NcclFlowSigns signs_;
   std::unique_ptr<NcclConnection> connection_;
   // Before it was known what this flow is. Data follows the first of them; beyond the bound it is none.
   static constexpr std::size_t kLostFirstMax = 64;
   std::vector<PsnRange> lost_first_;
   bool control_ = false;
   bool ended_ = false;
+  bool orphaned_ = false;
+};
+
+// A flow between two of the job's ranks that no edge of the ring has.
+class NcclDecoder::Other final : public RoceSink {
+ public:
+  Other(NcclDecoder& decoder, std::uint16_t source_rank, std::uint16_t target_rank, const RoceFlowIdentity& identity)
+      : decoder_(decoder), source_rank_(source_rank), target_rank_(target_rank), identity_(identity) {}
+  void piece(const RocePiece& piece) override {
+    std::array<NcclCts, kMaxNcclReceives> entries;
+    const std::size_t cleared = piece.immediate || piece.offset_bytes != 0 || signs_.messages() > 0
+                                    ? 0
+                                    : read_nccl_cts({piece.data, piece.bytes}, entries);
+    if (cleared > 0)
+      decoder_.grants_.cleared(identity_.source, identity_.source_port, std::span(entries).first(cleared));
+    else
+      signs_.piece(piece, decoder_.grants_, identity_.target, identity_.source_port);
+  }
+  void message(const RoceMessage& message) override {
+    if (message.immediate_seen) signs_.message(message, decoder_.grants_, identity_.target, identity_.source_port);
+  }
+  void lost(const PsnRange& /*psns*/) override {}
+  void keep(const OwnedBytes& /*bytes*/) override {}
+
+  [[nodiscard]] const RoceFlowIdentity& identity() const { return identity_; }
+  [[nodiscard]] NcclFlowShown shown() const { return {source_rank_, target_rank_, identity_.target_qp, 0, &signs_}; }
+  void forget_signs() { signs_ = {}; }
+
+ private:
+  NcclDecoder& decoder_;
+  std::uint16_t source_rank_;
+  std::uint16_t target_rank_;
+  RoceFlowIdentity identity_;
+  NcclFlowSigns signs_;
 };
 
 namespace {
 
-// Of flows that no edge of the ring has.
+RoceFlowTableConfig table_of(const NcclDecoderConfig& config) {
+  RoceFlowTableConfig table = config.table;
+  table.forget = true;
+  table.max_flows = config.max_flows;
+  return table;
+}
+
+// Of flows that are nobody's.
 class Ignored final : public RoceSink {
  public:
   void piece(const RocePiece& /*piece*/) override {}
@@ -105,9 +168,9 @@ NcclDecoder::NcclDecoder(const NcclDecoderConfig& config, FlowDirectory& directo
     : config_(config),
       directory_(directory),
       clock_(clock),
-      emission_{nullptr, &arena_, &nccl_counters_, clock.monotonic_ns()},
+      emission_{nullptr, &arena_, &nccl_counters_, clock.monotonic_ns(), config.keep_bytes, 0},
       endpoints_(std::make_shared<const EndpointTable>()),
-      table_(config.table, *this) {
+      table_(table_of(config), *this) {
   new_comm();
 }
 
@@ -133,6 +196,8 @@ void NcclDecoder::refresh() {
   for (const auto& flow : flows_)
     if (flow->id() < closed_below_) flow->end();
   sizes_ = {};
+  forget_signs();
+  forget_orphans();
   new_comm();
 }
 
@@ -157,6 +222,8 @@ void NcclDecoder::begin_lineage(SegmentSink& sink) {
   if (last_ns != 0 && newest_ns > last_ns) end_flows_of(last_ns);
   lineage_ns_ = emission_.now_ns;
   sizes_ = {};
+  forget_signs();
+  forget_orphans();
   new_comm();
   end();
 }
@@ -226,14 +293,70 @@ RoceSink& NcclDecoder::opened(const RoceFlowIdentity& identity) {
   const auto source = endpoints_->rank(identity.source);
   const auto target = endpoints_->rank(identity.target);
   const std::uint32_t ranks = config_.comm.tuning.ranks;
-  if (!source || !target || (*source + 1U) % ranks != *target) return ignored;
+  if (!source || !target || source == target) return ignored;
+  if ((*source + 1U) % ranks != *target) {
+    if (others_.size() >= config_.max_connections) return ignored;
+    others_.push_back(std::make_unique<Other>(*this, *source, *target, identity));
+    return *others_.back();
+  }
   if (live_flows_ >= config_.max_connections) {
     ++counters_.refused_connections;
     return ignored;
   }
-  flows_.push_back(std::make_unique<Flow>(*this, directory_.new_flow(), *source, *target, identity.target_qp));
+  flows_.push_back(std::make_unique<Flow>(*this, directory_.new_flow(), *source, *target, identity));
   ++live_flows_;
   return *flows_.back();
+}
+
+// Connections of the ring are kept, however long training pauses.
+bool NcclDecoder::dispensable(const RoceFlowIdentity& identity) const {
+  const auto at = std::find_if(flows_.begin(), flows_.end(),
+                               [&](const auto& flow) { return flow->identity().flow == identity.flow; });
+  return at == flows_.end() || (*at)->ended() || (*at)->connection() == nullptr;
+}
+
+void NcclDecoder::closed(const RoceFlowIdentity& identity) {
+  std::erase_if(others_, [&](const auto& other) { return other->identity().flow == identity.flow; });
+  const auto at = std::find_if(flows_.begin(), flows_.end(),
+                               [&](const auto& flow) { return flow->identity().flow == identity.flow; });
+  if (at == flows_.end()) return;
+  if ((*at)->connection() != nullptr) {
+    (*at)->orphan();  // the communicator refers to it
+    return;
+  }
+  (*at)->end();
+  flows_.erase(at);
+}
+
+void NcclDecoder::forget_orphans() {
+  std::erase_if(flows_, [](const auto& flow) {
+    if (!flow->orphaned()) return false;
+    flow->end();
+    return true;
+  });
+}
+
+void NcclDecoder::forget_signs() {
+  for (const auto& flow : flows_) flow->forget_signs();
+  for (const auto& other : others_) other->forget_signs();
+  grants_.clear();
+}
+
+std::vector<NcclMannerFinding> NcclDecoder::manners() const {
+  std::vector<NcclFlowShown> shown;
+  for (const auto& flow : flows_)
+    if (std::as_const(*flow).connection() != nullptr) shown.push_back(flow->shown());
+  for (const auto& other : others_)
+    if (other->shown().signs->messages() > 0) shown.push_back(other->shown());
+  std::vector<std::uint64_t> sizes;
+  for (const OpSize& size : sizes_.sizes()) sizes.push_back(size.bytes);
+  return judge_nccl_manner(shown, config_.comm.tuning.ranks, sizes);
+}
+
+std::string NcclDecoder::refusal() const {
+  std::string text;
+  for (const NcclMannerFinding& finding : manners()) text += (text.empty() ? "" : ". ") + finding.text();
+  return text;
 }
 
 void NcclDecoder::tick(SegmentSink& sink) {
@@ -249,6 +372,7 @@ void NcclDecoder::flush_holes(SegmentSink& sink) {
   for (const auto& flow : flows_)
     if (NcclConnection* const connection = flow->connection()) connection->flush();
   comm_->tick();
+  directory_.refuse(refusal());
   end();
 }
 

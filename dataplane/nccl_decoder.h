@@ -3,9 +3,11 @@
 // Finds RoCE packets under whatever the mirror wrapped them in, follows the queue pairs between the job's endpoints,
 // tells data from clear-to-send entries by content, and puts the connections of the ring together to one communicator
 // per lineage (nccl_comm.h). A packet whose ICRC does not verify is dropped and counted.
-// Ownership: owns flows and connections. Threads: one; only the FlowDirectory (endpoints, flow numbers, the end of a
-// lineage) is shared. Limits: one receive queue sees all frames of a flow pair; one communicator on the ring's edges,
-// of ranks in ring order 0, 1, 2, ...; other connections between the same ranks have higher queue pair numbers.
+// A job that runs NCCL in a way that is not decoded is told by name (refusal(), nccl_manner.h).
+// Ownership: owns flows and connections, as long as the table knows them. Threads: one; only the FlowDirectory
+// (endpoints, flow numbers, the end of a lineage) is shared. Limits: one receive queue sees all frames of a flow pair;
+// one communicator on the ring's edges, of ranks in ring order 0, 1, 2, ...; other connections between the same ranks
+// have higher queue pair numbers.
 #pragma once
 
 #include <array>
@@ -13,6 +15,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "common/clock.h"
@@ -21,6 +24,7 @@
 #include "dataplane/flow_directory.h"
 #include "dataplane/nccl_comm.h"
 #include "dataplane/nccl_connection.h"
+#include "dataplane/nccl_manner.h"
 #include "dataplane/roce_flow_table.h"
 
 namespace gradtap::dataplane {
@@ -30,7 +34,9 @@ struct NcclDecoderConfig {
   NcclConnectionConfig connection;
   RoceFlowTableConfig table;
   IcrcPolicy icrc = IcrcPolicy::kRequired;
-  std::uint32_t max_connections = 1024;  // of lineages that have not ended
+  std::uint32_t max_connections = 1024;             // of lineages that have not ended; and as many flows that are none
+  std::uint32_t max_flows = 8192;                   // at a time
+  std::size_t keep_bytes = std::size_t{256} << 20;  // of what waits, all connections together
 };
 
 struct NcclDecoderCounters {
@@ -70,6 +76,8 @@ class NcclDecoder final : public Decoder, private RoceFlowUser {
   void set_sizes(const SizeTable& sizes, SegmentSink& sink) override;
   void begin_lineage(SegmentSink& sink) override;
   [[nodiscard]] nlohmann::json status() const override;
+  // Of what is not decoded; flush_holes() tells it to the directory.
+  [[nodiscard]] std::string refusal() const;
 
   [[nodiscard]] std::vector<NcclConnectionReport> connections() const;
   [[nodiscard]] const NcclDecoderCounters& counters() const { return counters_; }
@@ -77,8 +85,14 @@ class NcclDecoder final : public Decoder, private RoceFlowUser {
 
  private:
   class Flow;
+  class Other;
 
   [[nodiscard]] RoceSink& opened(const RoceFlowIdentity& identity) override;
+  [[nodiscard]] bool dispensable(const RoceFlowIdentity& identity) const override;
+  void closed(const RoceFlowIdentity& identity) override;
+  [[nodiscard]] std::vector<NcclMannerFinding> manners() const;
+  void forget_signs();
+  void forget_orphans();
   void refresh();
   void decode_one(const Frame& frame);
   void begin(SegmentSink& sink);
@@ -102,6 +116,8 @@ class NcclDecoder final : public Decoder, private RoceFlowUser {
   std::uint64_t lineage_ns_ = 0;  // when the last one began
   std::unique_ptr<NcclComm> comm_;
   std::vector<std::unique_ptr<Flow>> flows_;
+  std::vector<std::unique_ptr<Other>> others_;  // between ranks that are no neighbours: control, or what no ring has
+  NcclGrants grants_;
   std::uint32_t live_flows_ = 0;  // of lineages that have not ended
   RoceFlowTable table_;
 };

@@ -173,6 +173,36 @@ std::vector<std::pair<IpAddress, IpAddress>> one_way(const NcclSurvey& survey) {
   return found;
 }
 
+// Ways to run that are not decoded, unless everything that was asked for is there. Ranks are the addresses that data
+// comes from or goes to, in some order.
+std::vector<NcclMannerFinding> manners(const NcclFindings& findings) {
+  const bool found_all =
+      !findings.ops.empty() &&
+      std::all_of(findings.ops.begin(), findings.ops.end(), [](const AssembledOp& op) { return op.complete; }) &&
+      std::all_of(findings.plan.buckets.begin(), findings.plan.buckets.end(),
+                  [](const PlannedBucket& bucket) { return bucket.reason.empty(); });
+  if (found_all) return {};
+  std::set<IpAddress> addresses;
+  for (const auto& flow : findings.survey.flows())
+    if (flow->role() == NcclRole::kData) addresses.insert({flow->identity().source, flow->identity().target});
+  const std::vector<IpAddress> ranks(addresses.begin(), addresses.end());
+  std::vector<NcclFlowShown> shown;
+  for (const auto& flow : findings.survey.flows()) {
+    if (flow->role() != NcclRole::kData) continue;
+    const RoceFlowIdentity& identity = flow->identity();
+    const auto place = [&](const IpAddress& address) {
+      return static_cast<std::uint32_t>(std::lower_bound(ranks.begin(), ranks.end(), address) - ranks.begin());
+    };
+    const bool found = findings.plan.flows[identity.flow].kind != PlannedFlow::Kind::kOther;
+    shown.push_back(
+        {place(identity.source), place(identity.target), identity.target_qp, found ? 1U : 0U, &flow->signs()});
+  }
+  std::vector<std::uint64_t> sizes;
+  for (const PlannedBucket& bucket : findings.plan.buckets)
+    sizes.push_back(bucket.bucket.elements * bucket.bucket.element_bytes);
+  return judge_nccl_manner(shown, static_cast<std::uint32_t>(ranks.size()), sizes);
+}
+
 }  // namespace
 
 json nccl_report_json(const NcclFindings& findings) {
@@ -231,6 +261,12 @@ json nccl_report_json(const NcclFindings& findings) {
       refused.push_back(
           {{"elements", bucket.bucket.elements}, {"dtype", bucket.bucket.dtype}, {"reason", bucket.reason}});
   if (!refused.empty()) out["refused"] = std::move(refused);
+  json unsupported = json::array();
+  for (const NcclMannerFinding& finding : manners(findings))
+    unsupported.push_back({{"what", nccl_manner_name(finding.manner)},
+                           {"evidence", finding.evidence},
+                           {"remedy", nccl_manner_remedy(finding.manner)}});
+  if (!unsupported.empty()) out["unsupported"] = std::move(unsupported);
   if (cut) out["cut"] = true;
   json drops = json::object();
   for (std::size_t i = 1; i < kFrameDropCount; ++i)
@@ -299,7 +335,9 @@ NcclVerdict nccl_verdict(const NcclFindings& findings) {
         "one direction of two for {} pairs of addresses, first {} -> {}: add the mirrors of the other ports",
         directions.size(), directions[0].first.text(), directions[0].second.text()));
   }
-  if (mismatches > 0)
+  const std::vector<NcclMannerFinding> unsupported = manners(findings);
+  for (const NcclMannerFinding& finding : unsupported) say("not supported: " + finding.text());
+  if (mismatches > 0 && unsupported.empty())
     say(
         fmt::format("{} messages carry an immediate that is not their length: several queue pairs per connection "
                     "(set NCCL_IB_QPS_PER_CONNECTION=1), or a version of NCCL that is not known",
@@ -307,7 +345,7 @@ NcclVerdict nccl_verdict(const NcclFindings& findings) {
   for (const PlannedBucket& bucket : findings.plan.buckets) {
     if (bucket.reason.empty()) continue;
     say(fmt::format("{}:{}: {}", bucket.bucket.elements, bucket.bucket.dtype, bucket.reason));
-    if (data_flows > 0)
+    if (data_flows > 0 && unsupported.empty())
       say("  seen are only rings with LL or Simple: LL128, trees and NVLS need NCCL_PROTO=LL,Simple NCCL_ALGO=Ring");
   }
   for (const PlannedFlow& flow : findings.plan.flows)

@@ -48,11 +48,13 @@ void SurveyedFlow::note(Lines& lines, const RocePiece& piece) const {
 
 void SurveyedFlow::piece(const RocePiece& piece) {
   data_bytes_ += piece.bytes;
+  signs_.piece(piece, grants_, identity_.target, identity_.source_port);
   if (!piece.immediate && piece.offset_bytes == 0 && messages_with_immediate_ == 0) {
     std::array<NcclCts, kMaxNcclReceives> entries;
     if (const std::size_t count = read_nccl_cts({piece.data, piece.bytes}, entries); count > 0) {
       cts_entries_ += count;
       receives_ = std::max<std::uint64_t>(receives_, count);
+      grants_.cleared(identity_.source, identity_.source_port, std::span(entries).first(count));
       for (std::size_t i = 0; i < count && tags_.size() < kMaxTags; ++i) tags_.insert(entries[i].tag);
     }
   }
@@ -71,6 +73,7 @@ void SurveyedFlow::piece(const RocePiece& piece) {
 
 void SurveyedFlow::message(const RoceMessage& message) {
   if (message.immediate_seen) ++messages_with_immediate_;
+  signs_.message(message, grants_, identity_.target, identity_.source_port);
   if (message.bytes > kMaxCtsBytes) ++long_messages_;
   if (message.immediate_mismatch) ++mismatches_;
   if (message.bytes > message.packet_bytes) packet_bytes_ = std::max(packet_bytes_, message.packet_bytes);
@@ -102,7 +105,7 @@ void SurveyedFlow::lost(const PsnRange& psns) {
 NcclSurvey::NcclSurvey(const NcclSurveyConfig& config) : items_left_(config.max_items), table_(config.table, *this) {}
 
 RoceSink& NcclSurvey::opened(const RoceFlowIdentity& identity) {
-  flows_.push_back(std::make_unique<SurveyedFlow>(identity, items_left_));
+  flows_.push_back(std::make_unique<SurveyedFlow>(identity, items_left_, grants_));
   return *flows_.back();
 }
 

@@ -17,6 +17,7 @@
 #include "dataplane/encapsulation.h"
 #include "dataplane/nccl_bootstrap.h"
 #include "dataplane/nccl_cts.h"
+#include "dataplane/nccl_manner.h"
 #include "dataplane/nccl_program.h"
 #include "dataplane/roce_flow_table.h"
 
@@ -41,8 +42,8 @@ enum class NcclRole : std::uint8_t { kUnknown, kData, kCts };
 // What one flow carried.
 class SurveyedFlow final : public RoceSink {
  public:
-  SurveyedFlow(const RoceFlowIdentity& identity, std::uint64_t& items_left)
-      : identity_(identity), items_left_(items_left) {}
+  SurveyedFlow(const RoceFlowIdentity& identity, std::uint64_t& items_left, NcclGrants& grants)
+      : identity_(identity), items_left_(items_left), grants_(grants) {}
 
   void piece(const RocePiece& piece) override;
   void message(const RoceMessage& message) override;
@@ -60,6 +61,7 @@ class SurveyedFlow final : public RoceSink {
   [[nodiscard]] std::uint64_t data_bytes() const { return data_bytes_; }
   [[nodiscard]] std::uint32_t packet_bytes() const { return packet_bytes_; }
   [[nodiscard]] std::uint64_t mismatches() const { return mismatches_; }
+  [[nodiscard]] const NcclFlowSigns& signs() const { return signs_; }
   [[nodiscard]] bool truncated() const { return truncated_; }
 
  private:
@@ -76,6 +78,8 @@ class SurveyedFlow final : public RoceSink {
 
   RoceFlowIdentity identity_;
   std::uint64_t& items_left_;
+  NcclGrants& grants_;
+  NcclFlowSigns signs_;
   std::vector<NcclItem> items_;
   std::vector<std::uint32_t> item_of_message_;
   std::map<std::uint64_t, Lines> open_;  // of messages that are not told yet
@@ -118,6 +122,7 @@ class NcclSurvey final : public RoceFlowUser {
   RoceCaptureCounters counters_;
   std::uint64_t items_left_;
   std::uint64_t time_ns_ = 0;
+  NcclGrants grants_;
   std::vector<std::unique_ptr<SurveyedFlow>> flows_;
   RoceFlowTable table_;
   NcclBootstrap bootstrap_;

@@ -307,6 +307,7 @@ void RoceFlow::closing_immediate(std::uint64_t psn, const RoceFrame& frame, Roce
   extent.message.bytes = lost_bytes;
   extent.message.packet_bytes = lost_bytes == 0 ? 0 : mtu_bytes_;
   extent.message.immediate_seen = true;
+  extent.message.immediate = frame.immediate;
   extent.message.split = lost_bytes != 0;
   extent.message.psns.end = psn + 1;
   extent.data_end = psn;
@@ -338,6 +339,7 @@ void RoceFlow::place(Extent& extent, std::uint64_t psn, const RoceFrame& frame, 
     extent.last_seen = true;
     if (frame.meaning.immediate) {
       message.immediate_seen = true;
+      message.immediate = frame.immediate;
       if (frame.immediate != message.bytes && other_order(frame.immediate) != message.bytes) {
         message.immediate_mismatch = true;
         ++context.counters.immediate_mismatches;

@@ -92,6 +92,7 @@ struct RoceMessage {
   std::uint64_t head_missing_bytes = 0;  // lost before the first piece that was seen; included in `bytes`
   std::uint64_t arrival = 0;             // packets that the tap had seen when its first packet came
   std::uint32_t packet_bytes = 0;        // the path MTU, or the size of each write of a run; 0 without data
+  std::uint32_t immediate = 0;           // as it stands on the wire, little-endian
   bool immediate_seen = false;
   bool split = false;               // the immediate comes in an operation of its own
   bool awaits_immediate = false;    // it ended without an immediate and none was seen before the next header or hole

@@ -1,5 +1,7 @@
 #include "dataplane/roce_flow_table.h"
 
+#include <algorithm>
+
 #include "common/random.h"
 
 namespace gradtap::dataplane {
@@ -13,20 +15,17 @@ RoceFlowTable::RoceFlowTable(const RoceFlowTableConfig& config, RoceFlowUser& us
   budget_.limit = config.total_reorder_bytes;
 }
 
-RoceFlowTable::Entry* RoceFlowTable::open(const RoceFrame& frame, std::uint32_t epoch) {
+RoceFlowTable::Entry* RoceFlowTable::open(const RoceFrame& frame, std::uint32_t epoch, std::uint64_t now_ns) {
+  if (config_.forget && entries_.size() >= config_.max_flows) make_room(now_ns);
   if (entries_.size() >= config_.max_flows) {
     ++counters_.refused;
     return nullptr;
   }
   auto entry = std::make_unique<Entry>();
-  entry->identity = {static_cast<std::uint32_t>(entries_.size()),
-                     epoch,
-                     frame.source,
-                     frame.target,
-                     frame.target_qp,
-                     frame.source_port};
+  entry->identity = {flows_++, epoch, frame.source, frame.target, frame.target_qp, frame.source_port};
   entry->flow = std::make_unique<RoceFlow>(config_.flow, budget_);
   entry->sink = &user_.opened(entry->identity);
+  entry->last_ns = now_ns;
   Entry* const opened = entry.get();
   entries_.push_back(std::move(entry));
   current_[{frame.target, frame.target_qp}] = opened;
@@ -63,6 +62,13 @@ RoceFlowTable::Entry* RoceFlowTable::renew(Entry& entry, const RoceFrame& frame,
   ++counters_.renewed;
   RoceFlowContext flow_context = context(entry, now_ns, packets);
   entry.flow->finish(flow_context);
+  const std::uint32_t epoch = entry.identity.epoch + 1;
+  unlink(entry);
+  if (config_.forget) forget_if([&](const Entry& one) { return &one == &entry; });
+  return open(frame, epoch, now_ns);
+}
+
+void RoceFlowTable::unlink(Entry& entry) {
   entry.ended = true;
   if (entry.partner != nullptr) entry.partner->partner = nullptr;
   entry.partner = nullptr;
@@ -73,7 +79,34 @@ RoceFlowTable::Entry* RoceFlowTable::renew(Entry& entry, const RoceFrame& frame,
       break;
     }
   }
-  return open(frame, entry.identity.epoch + 1);
+}
+
+template <class F>
+void RoceFlowTable::forget_if(F gone) {
+  std::erase_if(entries_, [&](const std::unique_ptr<Entry>& entry) {
+    if (!gone(*entry)) return false;
+    const auto current = current_.find({entry->identity.target, entry->identity.target_qp});
+    if (current != current_.end() && current->second == entry.get()) current_.erase(current);
+    std::replace(near_.begin(), near_.end(), entry.get(), static_cast<Entry*>(nullptr));
+    user_.closed(entry->identity);
+    ++counters_.forgotten;
+    return true;
+  });
+}
+
+// A sixteenth at once, so that it need not be done for each new flow.
+void RoceFlowTable::make_room(std::uint64_t now_ns) {
+  std::vector<Entry*> idle;
+  for (const auto& entry : entries_)
+    if (now_ns - entry->last_ns >= config_.idle_ms * 1'000'000 && user_.dispensable(entry->identity))
+      idle.push_back(entry.get());
+  const std::size_t count = std::min<std::size_t>(idle.size(), config_.max_flows / 16 + 1);
+  std::partial_sort(idle.begin(), idle.begin() + static_cast<std::ptrdiff_t>(count), idle.end(),
+                    [](const Entry* a, const Entry* b) { return a->last_ns < b->last_ns; });
+  idle.resize(count);
+  for (Entry* const entry : idle) unlink(*entry);
+  std::sort(idle.begin(), idle.end());
+  forget_if([&](Entry& entry) { return entry.ended && std::binary_search(idle.begin(), idle.end(), &entry); });
 }
 
 RoceFlowTable::Entry* RoceFlowTable::entry_of(const RoceFrame& frame, std::uint64_t now_ns, std::uint64_t packets) {
@@ -85,9 +118,11 @@ RoceFlowTable::Entry* RoceFlowTable::entry_of(const RoceFrame& frame, std::uint6
       is_of(*near) && !near->ended)
     return near;
   const auto found = current_.find({frame.target, frame.target_qp});
-  if (found == current_.end()) return near = open(frame, 0);
-  Entry& entry = *found->second;
-  return near = is_of(entry) ? &entry : renew(entry, frame, now_ns, packets);
+  // Whoever forgets clears `near`: it is set behind that.
+  Entry* const entry = found == current_.end() ? open(frame, 0, now_ns)
+                       : is_of(*found->second) ? found->second
+                                               : renew(*found->second, frame, now_ns, packets);
+  return near = entry;
 }
 
 void RoceFlowTable::frame(const RoceFrame& frame, std::uint64_t now_ns, std::uint64_t packets) {
@@ -107,6 +142,7 @@ void RoceFlowTable::frame(const RoceFrame& frame, std::uint64_t now_ns, std::uin
     case RoceKind::kAcknowledgement: {
       Entry* const entry = entry_of(frame, now_ns, packets);
       if (entry == nullptr) return;
+      entry->last_ns = now_ns;
       if (frame.is_ack()) {
         ++entry->acknowledgements;
         ++counters_.acknowledgements;
@@ -133,6 +169,7 @@ void RoceFlowTable::frame(const RoceFrame& frame, std::uint64_t now_ns, std::uin
     if (!entry->flow->request(frame, new_context)) return;  // a flow without a past contradicts nothing
   }
   ++entry->requests;
+  entry->last_ns = now_ns;
 }
 
 void RoceFlowTable::tick(std::uint64_t now_ns, std::uint64_t packets) {

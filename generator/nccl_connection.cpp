@@ -30,7 +30,7 @@ NcclConnection::NcclConnection(std::uint32_t id, ConnectionConfig config)
       config_(std::move(config)),
       step_(config_.step),
       cleared_step_(config_.step),
-      data_psn_(config_.data_psn),
+      data_psns_(1 + config_.more_data.size(), config_.data_psn),
       control_psn_(config_.control_psn) {}
 
 void NcclConnection::begin_op(NcclProtocol protocol, std::uint64_t aligned_step) {
@@ -125,12 +125,44 @@ void NcclConnection::encode_ll(ByteSpan data) {
   }
 }
 
+// LL128 (prims_ll128.h in NCCL): slices of 1920 data bytes become 16 lines of 128 bytes, the last 8 of each a
+// flag. A warp loads 16 bytes a lane; lanes that store a flag pass the word it displaces to the block behind.
+void NcclConnection::encode_ll128(ByteSpan data) {
+  constexpr std::size_t kSliceData = 1920, kSliceWire = 2048, kWord = 8, kLanes = 32, kBlocks = 4;
+  const std::uint64_t flag = step_ + 1;
+  const std::size_t slices = (data.size() + kSliceData - 1) / kSliceData;
+  wire_.assign(slices * kSliceWire, 0);
+  for (std::size_t slice = 0; slice < slices; ++slice) {
+    const auto copy = [&](std::size_t to_word, std::size_t from_word) {
+      const std::size_t from = slice * kSliceData + from_word * kWord;
+      if (from < data.size())
+        std::memcpy(wire_.data() + slice * kSliceWire + to_word * kWord, data.data() + from,
+                    std::min(kWord, data.size() - from));
+    };
+    const auto source = [](std::size_t block, std::size_t lane) {
+      return kLanes * block - 4 * (block / 2) + lane - (block % 2 == 1 ? lane / 8 : 0);
+    };
+    for (std::size_t block = 0; block < kBlocks; ++block)
+      for (std::size_t lane = 0; lane < kLanes; ++lane) {
+        const std::size_t to = 2 * kLanes * block + 2 * lane;
+        if (lane % 8 != 7) {
+          copy(to, 2 * source(block, lane));
+          copy(to + 1, 2 * source(block, lane) + 1);
+          continue;
+        }
+        copy(to, block % 2 == 0 ? 2 * source(block, lane) : 2 * source(block - 1, lane) + 1);
+        put_le(wire_.data() + slice * kSliceWire + (to + 1) * kWord, flag);
+      }
+  }
+}
+
 void NcclConnection::write(WireOpcode opcode, std::uint32_t offset, std::uint32_t bytes, bool last,
                            const RemoteBuffer* target, std::uint32_t dma_bytes, bool immediate) {
   RocePacket packet;
   packet.opcode = opcode;
-  packet.psn = data_psn_;
-  packet.acknowledge = last || config_.extra_ack_requests.contains(data_psn_);
+  std::uint32_t& psn = data_psns_[queue_pair_];
+  packet.psn = psn;
+  packet.acknowledge = last || config_.extra_ack_requests.contains(psn);
   if (target != nullptr) packet.reth = Reth{target->address, target->rkey, dma_bytes};
   if (immediate) {
     std::array<std::uint8_t, 4> value{};
@@ -142,28 +174,28 @@ void NcclConnection::write(WireOpcode opcode, std::uint32_t offset, std::uint32_
     packet.immediate = value;
   }
   packet.payload = ByteSpan(wire_).subspan(offset, bytes);
-  write_roce_frame(config_.data, packet, frame_);
+  write_roce_frame(queue_pair_ == 0 ? config_.data : config_.more_data[queue_pair_ - 1], packet, frame_);
 
   FrameNote note;
   note.kind = FrameKind::kData;
   note.connection = id_;
   note.message = sent_;
-  note.psn = data_psn_;
+  note.psn = psn;
   note.op = meaning_.op;
-  if (meaning_.final) {
+  if (meaning_.final && !config_.ll128) {
     const std::uint64_t per_data = protocol_ == NcclProtocol::kLl && !config_.point_to_point ? 2 : 1;
     note.begin = meaning_.begin + std::min(data_bytes_, offset / per_data);
     note.end = meaning_.begin + std::min(data_bytes_, (std::uint64_t{offset} + bytes) / per_data);
   }
   sink_->frame(time_ns_, frame_, note);
   wire_bytes_ += frame_.size();
-  data_psn_ = (data_psn_ + 1) & kPsnMask;
+  psn = (psn + 1) & kPsnMask;
 }
 
 void NcclConnection::acknowledge(std::uint64_t time_ns, FrameSink& sink) {
   RocePacket packet;
   packet.opcode = WireOpcode::kAcknowledge;
-  packet.psn = (data_psn_ - 1) & kPsnMask;
+  packet.psn = (data_psns_[queue_pair_] - 1) & kPsnMask;
   packet.aeth = Aeth{0, message_sequence_ & kPsnMask};
   write_roce_frame(config_.control, packet, frame_);
   FrameNote note;
@@ -176,7 +208,9 @@ void NcclConnection::acknowledge(std::uint64_t time_ns, FrameSink& sink) {
 
 std::uint64_t NcclConnection::send(ByteSpan data, std::uint32_t steps, const MessageMeaning& meaning,
                                    std::uint64_t time_ns, FrameSink& sink) {
-  if (protocol_ == NcclProtocol::kLl && !config_.point_to_point)
+  if (protocol_ == NcclProtocol::kLl && !config_.point_to_point && config_.ll128)
+    encode_ll128(data);
+  else if (protocol_ == NcclProtocol::kLl && !config_.point_to_point)
     encode_ll(data);
   else
     wire_.assign(data.begin(), data.end());
@@ -186,42 +220,59 @@ std::uint64_t NcclConnection::send(ByteSpan data, std::uint32_t steps, const Mes
   wire_bytes_ = 0;
   data_bytes_ = data.size();
 
-  const RemoteBuffer target = slot(step_);
   const auto total = static_cast<std::uint32_t>(wire_.size());
+  const auto queue_pairs = static_cast<std::uint32_t>(data_psns_.size());
+  if (queue_pairs > 1 && config_.cut_over_queue_pairs) {
+    constexpr std::uint32_t kAlignBytes = 128;
+    const std::uint32_t even = (total + queue_pairs - 1) / queue_pairs;
+    const std::uint32_t piece = (even + kAlignBytes - 1) / kAlignBytes * kAlignBytes;
+    for (std::uint32_t i = 0; i < queue_pairs; ++i)
+      write_message(i, std::min(total, i * piece), std::min(total, (i + 1) * piece));
+  } else {
+    write_message(sent_ % queue_pairs, 0, total);
+  }
+  if (config_.acknowledge) acknowledge(time_ns, sink);
+  step_ += steps;
+  sent_ += 1;
+  return wire_bytes_;
+}
+
+// Bytes [begin, end) of the message; the immediate says how long all of it is.
+void NcclConnection::write_message(std::size_t queue_pair, std::uint32_t begin, std::uint32_t end) {
+  queue_pair_ = queue_pair;
+  RemoteBuffer target = slot(step_);
+  target.address += begin;
+  const std::uint32_t total = end - begin;
   const std::uint32_t mtu = config_.path_mtu_bytes;
   const bool split = config_.style != WriteStyle::kWriteImmediate && total > config_.split_above_bytes;
   if (split && config_.style == WriteStyle::kPerPacketWrites) {
     for (std::uint32_t offset = 0; offset < total; offset += mtu) {
       const std::uint32_t bytes = std::min(mtu, total - offset);
       const RemoteBuffer piece{target.address + offset, target.rkey};
-      write(WireOpcode::kWriteOnly, offset, bytes, offset + bytes == total, &piece, bytes, false);
+      write(WireOpcode::kWriteOnly, begin + offset, bytes, offset + bytes == total, &piece, bytes, false);
       message_sequence_ += 1;
     }
   } else if (total <= mtu) {
-    write(WireOpcode::kWriteOnlyImmediate, 0, total, true, &target, total, true);
+    write(WireOpcode::kWriteOnlyImmediate, begin, total, true, &target, total, true);
     message_sequence_ += 1;
   } else {
     for (std::uint32_t offset = 0; offset < total; offset += mtu) {
       const std::uint32_t bytes = std::min(mtu, total - offset);
       if (offset == 0)
-        write(WireOpcode::kWriteFirst, 0, bytes, false, &target, total, false);
+        write(WireOpcode::kWriteFirst, begin, bytes, false, &target, total, false);
       else if (offset + bytes < total)
-        write(WireOpcode::kWriteMiddle, offset, bytes, false, nullptr, 0, false);
+        write(WireOpcode::kWriteMiddle, begin + offset, bytes, false, nullptr, 0, false);
       else
-        write(split ? WireOpcode::kWriteLast : WireOpcode::kWriteLastImmediate, offset, bytes, true, nullptr, 0,
+        write(split ? WireOpcode::kWriteLast : WireOpcode::kWriteLastImmediate, begin + offset, bytes, true, nullptr, 0,
               !split);
     }
     message_sequence_ += 1;
   }
   if (split) {
     const RemoteBuffer nowhere;
-    write(WireOpcode::kWriteOnlyImmediate, total, 0, true, &nowhere, 0, true);
+    write(WireOpcode::kWriteOnlyImmediate, end, 0, true, &nowhere, 0, true);
     message_sequence_ += 1;
   }
-  if (config_.acknowledge) acknowledge(time_ns, sink);
-  step_ += steps;
-  sent_ += 1;
-  return wire_bytes_;
 }
 
 }  // namespace gradtap::generator

@@ -3,7 +3,8 @@
 // Purpose: messages in, frames out: "clear to send" entries on the way back, RDMA writes on the way there, numbered,
 // addressed and flagged as NCCL does. It knows steps, slots, PSNs and write styles; it does not know collectives.
 // Ownership: owns its counters. Threads: one. Invariants: message n is written to the slot that its CTS entry n+1
-// named; LL flags are the connection's step + 1. PSNs wrap at 2^24, steps do not.
+// named; LL flags are the connection's step + 1. PSNs wrap at 2^24, steps do not. With several queue pairs entries go
+// over the first one's.
 #pragma once
 
 #include <cstdint>
@@ -39,8 +40,11 @@ struct RemoteBuffer {
 };
 
 struct ConnectionConfig {
-  RocePath data;     // to the receiver
-  RocePath control;  // back to the sender
+  RocePath data;                      // to the receiver
+  RocePath control;                   // back to the sender
+  std::vector<RocePath> more_data;    // further queue pairs (NCCL_IB_QPS_PER_CONNECTION)
+  bool cut_over_queue_pairs = false;  // a piece of each message on each (NCCL_IB_SPLIT_DATA_ON_QPS=1), else by turns
+  bool ll128 = false;                 // lines of LL128 where LL is asked for
   std::uint32_t path_mtu_bytes = 1024;
   std::uint32_t data_psn = 0;  // of the first packet
   std::uint32_t control_psn = 0;
@@ -85,6 +89,8 @@ class NcclConnection {
  private:
   [[nodiscard]] RemoteBuffer slot(std::uint64_t step) const;
   void encode_ll(ByteSpan data);
+  void encode_ll128(ByteSpan data);
+  void write_message(std::size_t queue_pair, std::uint32_t begin, std::uint32_t end);
   void write(WireOpcode opcode, std::uint32_t offset, std::uint32_t bytes, bool last, const RemoteBuffer* target,
              std::uint32_t dma_bytes, bool immediate);
   void acknowledge(std::uint64_t time_ns, FrameSink& sink);
@@ -96,7 +102,8 @@ class NcclConnection {
   std::uint64_t cleared_step_ = 0;  // of the next message to be cleared
   std::uint64_t cleared_ = 0;
   std::uint64_t sent_ = 0;
-  std::uint32_t data_psn_ = 0;
+  std::vector<std::uint32_t> data_psns_;  // by queue pair
+  std::size_t queue_pair_ = 0;            // of the packets being written
   std::uint32_t control_psn_ = 0;
   std::uint32_t message_sequence_ = 0;
   std::vector<std::uint8_t> wire_;   // of the message being sent

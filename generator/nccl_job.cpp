@@ -28,8 +28,9 @@ ConnectionConfig connection_of(const JobConfig& config, std::uint32_t index, std
                                std::uint32_t receiver) {
   const JobHost& from = config.hosts[sender];
   const JobHost& to = config.hosts[receiver];
-  const std::uint32_t sender_qpn = (config.first_qpn + 2 * index) & kPsnMask;
-  const std::uint32_t receiver_qpn = (config.first_qpn + 2 * index + 1) & kPsnMask;
+  const std::uint32_t queue_pairs = std::max<std::uint32_t>(1, config.queue_pairs);
+  const std::uint32_t sender_qpn = (config.first_qpn + 2 * index * queue_pairs) & kPsnMask;
+  const std::uint32_t receiver_qpn = (sender_qpn + 1) & kPsnMask;
   ConnectionConfig c;
   c.data.source_mac = c.control.target_mac = from.mac;
   c.data.target_mac = c.control.source_mac = to.mac;
@@ -38,6 +39,13 @@ ConnectionConfig connection_of(const JobConfig& config, std::uint32_t index, std
   c.data.udp_source_port = c.control.udp_source_port = dataplane::roce_source_port(sender_qpn, receiver_qpn);
   c.data.target_qpn = receiver_qpn;
   c.control.target_qpn = sender_qpn;
+  for (std::uint32_t i = 1; i < queue_pairs; ++i) {
+    c.more_data.push_back(c.data);
+    c.more_data.back().target_qpn = (receiver_qpn + 2 * i) & kPsnMask;
+    c.more_data.back().udp_source_port = dataplane::roce_source_port(sender_qpn + 2 * i, receiver_qpn + 2 * i);
+  }
+  c.cut_over_queue_pairs = config.cut_over_queue_pairs;
+  c.ll128 = config.ll128;
   c.path_mtu_bytes = config.path_mtu_bytes;
   c.data_psn = c.control_psn = config.first_psn & kPsnMask;
   c.step = config.first_step;
@@ -150,6 +158,7 @@ Status NcclJob::all_reduce(ElementType type, ByteSpan reduced, std::span<const B
     if (one.size() != reduced.size())
       return fail(ErrorCode::kOutOfRange, "what a rank gives must be as long as the result", {},
                   std::to_string(reduced.size()), std::to_string(one.size()));
+  if (config_.tree) return tree_all_reduce(type, reduced, sink);
   running_.assign(reduced.size(), 0);
   if (given.empty()) halve_elements(type, running_, reduced);
   IntervalSet begun;
@@ -192,17 +201,58 @@ Status NcclJob::broadcast(std::uint32_t root, ByteSpan data, FrameSink& sink) {
   return run(dataplane::nccl_plan(config_.tuning, NcclCollective::kBroadcast, data.size(), 1, root), bytes, sink);
 }
 
+NcclConnection& NcclJob::apart(std::uint32_t from, std::uint32_t to, std::uint32_t channel, bool point_to_point) {
+  const std::tuple name(point_to_point, from, to, channel);
+  const auto found = apart_.find(name);
+  if (found != apart_.end()) return found->second;
+  const auto index = static_cast<std::uint32_t>(connections_.size() + apart_.size());
+  ConnectionConfig config = connection_of(config_, index, from, to);
+  config.point_to_point = point_to_point;
+  return apart_.emplace(name, NcclConnection(index, std::move(config))).first->second;
+}
+
+// Up a binary tree in partial sums, down again in final values; the tree of odd channels has the ranks the other way
+// round. NCCL's trees have another shape and its chunks other lengths, but like these, each edge of a tree carries all
+// of a channel's part, both ways.
+Status NcclJob::tree_all_reduce(ElementType type, ByteSpan reduced, FrameSink& sink) {
+  const std::uint32_t element = element_bytes(type);
+  const std::uint32_t ranks = config_.tuning.ranks;
+  const std::uint64_t elements = reduced.size() / element;
+  const std::uint64_t each = (elements + config_.tuning.channels - 1) / config_.tuning.channels;
+  const std::uint64_t chunk = dataplane::kNcclLlMaxChunkBytes / element;
+  running_.assign(reduced.size(), 0);
+  halve_elements(type, running_, reduced);
+  const auto pass_one = [&](std::uint32_t from, std::uint32_t to, std::uint32_t channel, ByteSpan bytes, bool final,
+                            std::uint64_t begin) {
+    NcclConnection& connection = apart(from, to, channel, false);
+    connection.begin_op(dataplane::NcclProtocol::kLl, connection.step());
+    connection.clear_to_send(1, now_ns_, sink);
+    MessageMeaning meaning;
+    meaning.op = ops_;
+    meaning.final = final;
+    meaning.begin = begin;
+    pass(connection.send(bytes, 1, meaning, now_ns_, sink));
+  };
+  for (std::uint32_t channel = 0; channel < config_.tuning.channels; ++channel) {
+    const auto rank = [&](std::uint32_t node) { return channel % 2 == 0 ? node : ranks - 1 - node; };
+    const std::uint64_t slab_end = std::min(elements, (channel + 1) * each);
+    for (std::uint64_t at = channel * each; at < slab_end; at += chunk) {
+      const std::uint64_t begin = at * element;
+      const std::uint64_t length = std::min(chunk, slab_end - at) * element;
+      for (std::uint32_t node = ranks - 1; node > 0; --node)
+        pass_one(rank(node), rank((node - 1) / 2), channel, ByteSpan(running_).subspan(begin, length), false, begin);
+      for (std::uint32_t node = 1; node < ranks; ++node)
+        pass_one(rank((node - 1) / 2), rank(node), channel, reduced.subspan(begin, length), true, begin);
+    }
+  }
+  ops_ += 1;
+  return {};
+}
+
 Status NcclJob::send(std::uint32_t from, std::uint32_t to, ByteSpan bytes, FrameSink& sink) {
   if (from >= config_.tuning.ranks || to >= config_.tuning.ranks || from == to || bytes.empty())
     return fail(ErrorCode::kOutOfRange, "a send goes from one rank of the job to another, and has bytes");
-  auto found = sends_.find({from, to});
-  if (found == sends_.end()) {
-    const auto index = static_cast<std::uint32_t>(connections_.size() + sends_.size());
-    ConnectionConfig config = connection_of(config_, index, from, to);
-    config.point_to_point = true;
-    found = sends_.emplace(std::pair{from, to}, NcclConnection(index, std::move(config))).first;
-  }
-  NcclConnection& connection = found->second;
+  NcclConnection& connection = apart(from, to, 0, true);
   const std::uint64_t chunk = dataplane::nccl_send_chunk_bytes(bytes.size());
   const std::uint64_t chunks = (bytes.size() + chunk - 1) / chunk;
   for (std::uint64_t i = 0; i < std::min<std::uint64_t>(chunks, dataplane::kNcclSlots); ++i)

@@ -14,6 +14,7 @@
 #include <map>
 #include <optional>
 #include <span>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -42,6 +43,11 @@ struct JobConfig {
   WriteStyle style = WriteStyle::kWriteImmediate;
   bool immediate_big_endian = false;
   bool acknowledge = true;
+  // Ways of NCCL that decoders refuse.
+  std::uint32_t queue_pairs = 1;      // of each connection
+  bool cut_over_queue_pairs = false;  // see nccl_connection.h
+  bool ll128 = false;                 // LL's chunks in lines of LL128
+  bool tree = false;                  // all-reduces by two trees, LL: up to the root, and down again
   std::uint32_t undefined_word = 0x5a5a5a5a;
   std::uint64_t start_ns = 0;
   double bits_per_ns = 100;
@@ -75,11 +81,13 @@ class NcclJob {
   // The bytes of a message; called once for each, in the order in which a rank can have them.
   using MessageBytes = std::function<ByteSpan(std::uint32_t position, const dataplane::NcclMessage& message)>;
   void pass(std::uint64_t bytes);  // the time that they take
+  [[nodiscard]] Status tree_all_reduce(ElementType type, ByteSpan reduced, FrameSink& sink);
+  NcclConnection& apart(std::uint32_t from, std::uint32_t to, std::uint32_t channel, bool point_to_point);
   [[nodiscard]] Status run(const std::optional<dataplane::NcclOp>& op, const MessageBytes& bytes, FrameSink& sink);
 
   JobConfig config_;
   std::vector<NcclConnection> connections_;
-  std::map<std::pair<std::uint32_t, std::uint32_t>, NcclConnection> sends_;
+  std::map<std::tuple<bool, std::uint32_t, std::uint32_t, std::uint32_t>, NcclConnection> apart_;  // from the ring
   std::uint32_t ops_ = 0;
   std::uint64_t now_ns_ = 0;
   std::vector<std::uint8_t> running_;  // sums so far, of all chunks

@@ -8,7 +8,9 @@ tidy        clang-tidy-19 on every floor
 sanitizers  the unit and property tests under AddressSanitizer and UndefinedBehaviorSanitizer, all but those of the next
 actors      the unit tests of actors and programs under the same
 tsan        the same under ThreadSanitizer
-fuzz        each fuzz target for FUZZ_SECONDS (default 20), with the sanitizers
+fuzz        each fuzz target for FUZZ_SECONDS (default 20), with the sanitizers; hours of it: tests/fuzz_hours.py
+replay      the fuzz targets without a fuzzer, built by g++: the packed inputs, then seeded mutations of them, for
+            REPLAY_SECONDS (default 60) of all targets together
 """
 import ast
 import concurrent.futures
@@ -19,8 +21,11 @@ import subprocess
 import sys
 import time
 
+import fuzz_hours
+
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-FLOORS = ["common", "capacity", "schema", "dataplane", "replica", "storage", "link", "recovery", "actors", "apps"]
+FLOORS = ["common", "capacity", "schema", "dataplane", "generator", "replica", "storage", "link", "recovery", "actors",
+          "apps"]
 CPP = FLOORS + ["bench", "tests"]
 SHOWN = 20  # lines of each finding
 JOBS = int(os.environ.get("JOBS", os.cpu_count() or 1))
@@ -186,16 +191,43 @@ def check_fuzz():
     seconds, bad = int(os.environ.get("FUZZ_SECONDS", "20")), [] if programs else ["no *_fuzz program was built"]
     for program in programs:
         done = quiet([os.path.join(folder, program), "-max_total_time=%d" % seconds, "-timeout=10",
-                      "-rss_limit_mb=2048", "-artifact_prefix=" + os.path.join(ROOT, "build-fuzz", program + "-")])
+                      "-rss_limit_mb=2048", "-artifact_prefix=" + os.path.join(ROOT, "build-fuzz", program + "-"),
+                      fuzz_hours.prepare(program[:-len("_fuzz")])])
         print("   %-24s %s" % (program, "passed" if done.returncode == 0 else "FAILED"), flush=True)
         if done.returncode != 0:
             bad.append("%s: exit code %d\n%s" % (program, done.returncode, done.stderr[-4000:]))
     return len(programs), bad
 
 
+def check_replay():
+    for command in (["cmake", "--preset", "asan"], ["cmake", "--build", "--preset", "asan", "--target", "replays"]):
+        done = quiet(command)
+        if done.returncode != 0:
+            return 0, [" ".join(command) + "\n" + (done.stdout + done.stderr)[-6000:]]
+    names = sorted(n[:-len("_fuzz.cpp")] for n in os.listdir(os.path.join(ROOT, "tests", "fuzz"))
+                   if n.endswith("_fuzz.cpp"))
+    seconds = float(os.environ.get("REPLAY_SECONDS", "60")) / max(1, len(names))
+
+    def one(name):
+        begun = time.monotonic()
+        try:
+            done = quiet([os.path.join(ROOT, "build-asan", "bin", name + "_replay"),
+                          os.path.join(ROOT, "tests", "fuzz", "corpus", name + ".bin"), "%.2f" % seconds],
+                         timeout=300)
+            code, output = done.returncode, done.stdout + done.stderr
+        except subprocess.TimeoutExpired:
+            code, output = "none: ran past 300 s", ""
+        print("   %-24s %s %.1f s, %s" % (name, "passed" if code == 0 else "FAILED", time.monotonic() - begun,
+                                          output.strip().splitlines()[-1] if output else ""), flush=True)
+        return None if code == 0 else "%s: exit code %s\n%s" % (name, code, output[-4000:])
+    with concurrent.futures.ThreadPoolExecutor(JOBS) as pool:
+        bad = [message for message in pool.map(one, names) if message]
+    return len(names), bad if names else ["no fuzz target"]
+
+
 CHECKS = {"format": check_format, "python": check_python, "headers": check_headers, "tidy": check_tidy,
           "sanitizers": under("asan", False), "actors": under("asan", True), "tsan": under("tsan", False),
-          "fuzz": check_fuzz}
+          "replay": check_replay, "fuzz": check_fuzz}
 
 
 def main():

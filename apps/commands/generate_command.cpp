@@ -66,6 +66,18 @@ Result<std::vector<JobHost>> hosts_of(const GenerateOptions& options) {
   return hosts;
 }
 
+Status apply_manner(const GenerateOptions& options, JobConfig& job) {
+  if (options.queue_pairs < 1 || options.queue_pairs > 128)
+    return std::unexpected(
+        usage("so many queue pairs of a connection cannot be", "1 to 128", std::to_string(options.queue_pairs)));
+  job.queue_pairs = options.queue_pairs;
+  job.cut_over_queue_pairs = options.cut_over_queue_pairs;
+  job.ll128 = options.manner == "ll128";
+  job.tree = options.manner == "tree";
+  if (job.ll128) job.tuning.ll_max_bytes = ~std::uint64_t{0};
+  return {};
+}
+
 Result<TrafficConfig> traffic_of(const GenerateOptions& options) {
   TrafficConfig config;
   if (options.ranks < 2 || options.ranks > 4096)
@@ -87,6 +99,7 @@ Result<TrafficConfig> traffic_of(const GenerateOptions& options) {
     job.style = WriteStyle::kWriteThenImmediate;
   else if (options.style == "per-packet")
     job.style = WriteStyle::kPerPacketWrites;
+  GRADTAP_TRY(apply_manner(options, job));
   const auto type = element_type_of(options.dtype);
   const auto wrapping = wrapping_of(options.wrap);
   if (!type || !wrapping)

@@ -27,6 +27,9 @@ struct GenerateOptions {
   std::uint32_t first_qpn = 0x100;
   std::uint32_t first_psn = 0;
   std::string style = "write-imm";
+  std::string manner = "ring";
+  std::uint32_t queue_pairs = 1;
+  bool cut_over_queue_pairs = false;
   double gigabits = 100;
 
   std::uint32_t jobs = 1;

@@ -198,6 +198,27 @@ def tenants(name, ranks=2, steps=24, channels=1, ll_bytes_max=1 << 20):
           % (name, steps, time.monotonic() - begun), flush=True)
 
 
+def refused(name, what, setting, more, ranks=3, steps=8, channels=2):
+    """A job that NCCL runs in a way that is not decoded trains on; the node names the way and the setting."""
+    begun = time.monotonic()
+    with harness.case_folder(name) as folder, rig.Rig(ranks=ranks, nodes=1, mirror="none") as r:
+        fabric = FabricProcess(r, folder, "fabric", r.add_wire(), channels=channels, more=more).start()
+        cluster = Cluster(r, folder, job_keys=keys("2.19.3", channels, 1 << 20)).start()
+        job = harness.Job(r, folder, small(steps, "--fabric", fabric.path), attach=cluster.endpoints()).start()
+        job.wait(120)
+        named = lambda: [g for g in (cluster.status() or {}).get("gaps", []) if g["name"] == "UNSUPPORTED"]
+        try:
+            gap = harness.wait_until("UNSUPPORTED", 30, named)[0]
+        except harness.Failed as error:
+            raise harness.Failed("%s; %s" % (error, cluster.describe()))
+        require(what in gap["evidence"] and setting in gap["evidence"] and "costs" in gap["evidence"],
+                "the evidence is: " + gap["evidence"])
+        require(gap["since_step"] == 1 and cluster.best("published") == 0, "a step was published")
+        cluster.stop()
+        fabric.stop()
+    print("passed  %-28s %s; %.1f s" % (name, gap["evidence"], time.monotonic() - begun), flush=True)
+
+
 def cases():
     return [("short-ll", lambda: follows("short-ll", version="2.19.3", channels=2)),
             ("short-simple", lambda: follows("short-simple", ranks=2, version="2.22.3", channels=1, ll_bytes_max=0,
@@ -211,7 +232,15 @@ def cases():
             ("long-restart", lambda: restarts("long-restart")),
             ("long-failover", lambda: fails_over("long-failover")),
             ("long-blind", lambda: goes_blind("long-blind")),
-            ("long-tenants", lambda: tenants("long-tenants"))]
+            ("long-tenants", lambda: tenants("long-tenants")),
+            ("long-ll128", lambda: refused("long-ll128", "LL128", "NCCL_PROTO=LL,Simple", ("--manner", "ll128"))),
+            ("long-tree", lambda: refused("long-tree", "tree or NVLS", "NCCL_ALGO=Ring", ("--manner", "tree"))),
+            ("long-queue-pairs-cut", lambda: refused(
+                "long-queue-pairs-cut", "several queue pairs", "NCCL_IB_QPS_PER_CONNECTION=1",
+                ("--queue-pairs", "2", "--cut-over-queue-pairs"))),
+            ("long-queue-pairs-turns", lambda: refused(
+                "long-queue-pairs-turns", "several queue pairs", "NCCL_IB_QPS_PER_CONNECTION=1",
+                ("--queue-pairs", "4")))]
 
 
 if __name__ == "__main__":

@@ -150,6 +150,27 @@ TEST_CASE("bytes that do not come are definitely lost after the grace and two dr
   CHECK(rig.core.status()["state"] == "tracking");
 }
 
+TEST_CASE("what the wire shows and nobody decodes is named instead of a loss") {
+  CoordinationRig rig;
+  run_steps(rig, 1);
+  rig.answers_drains = false;
+  rig.give_message(2);
+  rig.pass_ms(200);
+  for (int i = 0; i < 2; ++i) {
+    rig.call([&] { rig.core.on_drained(rig.drains.back(), true, "LL128: seen; set NCCL_PROTO=LL,Simple"); });
+    rig.pass_ms(50);
+  }
+  const auto named = rig.gap(GapReason::kUnsupported);
+  REQUIRE(named);
+  CHECK(named->since_step == 2);
+  CHECK(contains(named, "set NCCL_PROTO=LL,Simple"));
+  CHECK_FALSE(rig.gap(GapReason::kLostDefinitive));
+  rig.give_op_of(2, 0);
+  rig.give_op_of(2, 1);
+  CHECK(rig.core.verified() == 2);  // it was not all that the wire carried
+  CHECK_FALSE(rig.gap(GapReason::kUnsupported));
+}
+
 TEST_CASE("a queue that was not found empty proves no loss") {
   CoordinationRig rig;
   run_steps(rig, 1);

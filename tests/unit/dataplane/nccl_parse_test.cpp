@@ -162,6 +162,82 @@ TEST_CASE("an immediate that is lost apart from its data is no message of its ow
   CHECK_FALSE(wire.parse.lost());
 }
 
+TEST_CASE("the end of a long message is lost before it is known whether immediates come apart: both may be") {
+  Wire wire;
+  wire.parse.set_patterns({pattern(0, 5000, 0)});
+  RoceMessage message;
+  message.bytes = 20000;
+  message.address = 0x1000;
+  message.packet_bytes = 1024;
+  wire.parse.message(message);  // how it ended was not seen
+  SUBCASE("its immediate was apart, in the hole") {
+    wire.lose(1);
+    message.number = 1;
+    message.immediate_seen = message.split = true;
+    wire.parse.message(message);
+    CHECK(wire.labels() == Labels{"ar 0.0", "ar 0.1"});
+  }
+  SUBCASE("it was not: the next message follows") {
+    wire.send(20000);
+    CHECK(wire.labels() == Labels{"ar 0.0", "ar 0.1"});
+  }
+  CHECK_FALSE(wire.parse.lost());
+}
+
+TEST_CASE("what follows a hole says how long packets are, and so what the hole hid") {
+  Wire wire;
+  wire.parse.set_patterns({pattern(0, 5000, 0)});
+  // Four messages of 20000 bytes in packets of 4096, or one of 1024: only the next one's packets tell.
+  wire.lose(20);
+  wire.send(20000);
+  CHECK(wire.labels() == Labels{"ar 0.1"});
+  CHECK(wire.parse.at_boundary());
+}
+
+TEST_CASE("a run of writes that began in a hole and was not closed has its place if the packets account for it") {
+  Wire wire;
+  wire.parse.set_patterns({pattern(0, 5000, 0)});
+  wire.send(20000);
+  (void)wire.labels();
+  RoceMessage run;  // 20 packets of 1024 bytes, the last of 544, and the immediate apart
+  run.number = 1;
+  run.run = run.head_uncertain = run.open_ended = run.awaits_immediate = true;
+  run.packet_bytes = 1024;
+  std::uint64_t head = 0, behind = 0;
+  SUBCASE("two packets before, three and the immediate behind") {
+    head = 2;
+    run.psns = {22, 37};
+    run.bytes = 15 * 1024;
+    behind = 4;
+  }
+  SUBCASE("its last packet was seen, the immediate not") {
+    head = 3;
+    run.psns = {23, 40};
+    run.bytes = 16 * 1024 + 544;
+    behind = 1;
+  }
+  SUBCASE("packets that do not account for it") {
+    head = 2;
+    run.psns = {22, 37};
+    run.bytes = 15 * 1024;
+    behind = 3;
+  }
+  wire.lose(head);
+  wire.parse.message(run);
+  wire.lose(behind);
+  wire.send(20000);
+  if (head + run.psns.count() + behind != 21) {
+    CHECK(wire.parse.lost());
+    return;
+  }
+  CHECK_FALSE(wire.parse.lost());
+  const auto label = wire.parse.take();
+  REQUIRE(label);
+  CHECK(label->index == 1);
+  CHECK(label->head_bytes == head * 1024);
+  CHECK(wire.labels() == Labels{"ar 1.0"});
+}
+
 TEST_CASE("hostile lengths: readings and what waits stay inside their bounds") {
   NcclParseConfig config;
   config.max_readings = 8;

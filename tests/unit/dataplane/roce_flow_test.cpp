@@ -231,6 +231,33 @@ TEST_CASE("a run of writes whose first packet was lost is shifted by what its im
   CHECK(run.sink.losses.empty());
 }
 
+TEST_CASE("both ends of a message lost, its immediate apart was seen: what is left has its place") {
+  RoceSender sender(1024);
+  sender.send(16 * 1024, WriteStyle::kSplit);
+  sender.send(512);
+  Run run;
+  for (const RoceFrame& frame : sender.packets)
+    if (frame.psn > 1 && (frame.psn < 11 || frame.psn > 15)) REQUIRE(run.feed(frame));
+  run.finish();
+  REQUIRE(run.sink.messages.size() == 2);
+  CHECK(run.sink.messages[0].psns == PsnRange{0, 17});
+  CHECK(run.sink.messages[0].bytes == 16 * 1024);
+  CHECK(run.sink.losses.empty());
+  CHECK(check_against(sender, run, 1024).size() == 9 + 1);
+}
+
+TEST_CASE("the immediate of another message, all of whose data was lost, is not taken for the end of this one") {
+  RoceSender sender(1024);
+  sender.send(16 * 1024, WriteStyle::kSplit);  // PSNs 0 to 16
+  sender.send(12 * 1024, WriteStyle::kSplit);  // 17 to 29
+  Run run;
+  for (const RoceFrame& frame : sender.packets)
+    if ((frame.psn > 1 && frame.psn < 11) || frame.psn == 29) REQUIRE(run.feed(frame));
+  run.finish();
+  for (const RoceMessage& message : run.sink.messages) CHECK(message.psns.begin >= 17);
+  (void)check_against(sender, run, 1024);
+}
+
 TEST_CASE("a whole message lost leaves its PSNs, in its place") {
   RoceSender sender(1024);
   for (const std::uint64_t bytes : {4096U, 16U, 3000U}) sender.send(bytes);
