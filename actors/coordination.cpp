@@ -21,6 +21,7 @@ constexpr std::uint64_t kAskAgainNs = 1'000'000'000;
 constexpr std::uint64_t kFetchAgainNs = 50'000'000;  // what a peer has bound is there for others a little later
 constexpr unsigned kNewestVersionTries = 4;
 constexpr std::uint64_t kAskVersionAgainNs = 300'000'000;
+constexpr std::uint64_t kWantedVersionNs = 15'000'000'000;
 
 dataplane::StepVerdict to_dataplane(replica::Verdict verdict) {
   switch (verdict) {
@@ -105,11 +106,12 @@ Coordination::Coordination(JobPlanPtr plan, const CoordinationConfig& config, co
       bound_(version),
       applied_here_(version),
       shape_(std::move(shape)),
-      progress_(shape_.owners, shape_.names, progress_config(shape_, config)),
+      progress_(shape_.owners, shape_.names, progress_config(shape_, config), shape_.epoch),
       live_(shape_.names.size(), false),
       last_message_ns_(clock.monotonic_ns()) {
   std::vector<ShardId> holds;
   for (const auto& [shard, has] : held) holds.push_back(shard);
+  progress_.on_report(shape_.self, shape_.epoch);
   progress_.on_holds(shape_.self, holds);
   for (const auto& [shard, has] : held) {
     applied_[shard] = has.version;
@@ -288,7 +290,7 @@ void Coordination::on_jumped(ShardId shard, StepNumber step) {
   if (known != applied_.end() && step > known->second)
     known->second = step;
   else if (rising != brought_up_.end() && (!rising->second.version || step > *rising->second.version))
-    rising->second = BroughtUp{step, 0, 0, 0};
+    rising->second = BroughtUp{step, 0, 0, 0, 0, 0};
   else
     return;
   progress_.on_version(shape_.self, shard, step);
@@ -315,7 +317,8 @@ void Coordination::on_epoch(ClusterShape shape) {
   if (shape.epoch <= shape_.epoch || shape.owners.size() != shape_.owners.size()) return;
   shape_ = std::move(shape);
   live_.resize(std::max(live_.size(), shape_.names.size()), false);
-  progress_.set_owners(shape_.owners, shape_.names, shape_.out);
+  progress_.set_owners(shape_.owners, shape_.names, shape_.out, shape_.epoch);
+  progress_.on_report(shape_.self, shape_.epoch);
   for (ShardId shard = 0; shard < shape_.owners.size(); ++shard) own(shard);
   bring_up_all();
   release_what_may_go();
@@ -329,11 +332,16 @@ void Coordination::ask_for_version(ShardId shard) {
   rising.asked_ns = now;
   rising.asked_step = 0;
   // Nothing older than what the others have now, so that few steps are left to fetch; a source without such a version
-  // writes one with its next step. When no step comes, an older one will do, if the logs after it can be applied.
-  const StepNumber own = rising.version ? *rising.version + 1 : plan_->base_step;
-  StepNumber wanted = progress_.best_elsewhere(shard, shape_.self).value_or(plan_->base_step);
+  // writes one. While it does, the same is asked for: a wish that grew with every step would never be met. When no step
+  // comes, an older one will do, if the logs after it can be applied.
+  if (rising.wanted_ns == 0 || now - rising.wanted_ns > kWantedVersionNs) {
+    rising.wanted = progress_.best_elsewhere(shard, shape_.self).value_or(plan_->base_step);
+    rising.wanted_ns = now;
+  }
+  StepNumber wanted = rising.wanted;
   if (++rising.versions_asked % kNewestVersionTries == 0)
     wanted = goes_.empty() || applied_.empty() ? plan_->base_step : goes_.begin()->first - 1;
+  const StepNumber own = rising.version ? *rising.version + 1 : plan_->base_step;
   commands_.emplace_back(AskVersion{shard, std::max(own, wanted)});
 }
 
@@ -419,6 +427,7 @@ PlacementView Coordination::placement() const {
   view.training = training();
   view.durable = durable();
   view.published = published_;
+  for (MemberIndex member = 0; member < shape_.names.size(); ++member) view.heard.push_back(progress_.heard(member));
   for (ShardId shard = 0; shard < progress_.shards(); ++shard) {
     ShardView& one = view.shards.emplace_back();
     one.shard = shard;
@@ -477,6 +486,7 @@ void Coordination::on_peer(const PeerReport& report) {
   if (report.member < shape_.out.size() && shape_.out[report.member]) return;
   std::vector<ShardId> holds;
   for (const PeerReport::Shard& shard : report.shards) holds.push_back(shard.shard);
+  progress_.on_report(report.member, report.epoch);
   progress_.on_holds(report.member, holds);
   for (const PeerReport::Shard& shard : report.shards) {
     progress_.on_version(report.member, shard.shard, shard.version);

@@ -286,6 +286,8 @@ class Coordination {
     std::uint64_t asked_ns = 0;
     StepNumber asked_step = 0;
     unsigned versions_asked = 0;  // in vain
+    StepNumber wanted = 0;        // the oldest version that is good enough, since wanted_ns
+    std::uint64_t wanted_ns = 0;
   };
   std::map<ShardId, BroughtUp> brought_up_;      // owners of this node that do not keep up yet
   std::map<ShardId, std::uint64_t> moved_ns_;    // when each of applied_ last moved

@@ -19,10 +19,9 @@ DrainCheck check_drain(const ClusterState& cluster, const PlacementView& view, M
         holds = holder.version.has_value();
         continue;
       }
-      // What stays must be able to go on from what is published, and must not be far behind.
+      // What stays must have all that is called durable, whatever its role: a leaving holder may be far behind.
       const bool keeps_up = holder.role != HolderRole::kSyncing && holder.durable &&
-                            *holder.durable >= view.published &&
-                            holder.from <= std::max(view.published, *holder.durable);
+                            *holder.durable >= std::max(view.published, view.durable);
       others += holder.live && keeps_up ? 1 : 0;
     }
     if (others == 0) alone.push_back(shard.shard);
@@ -31,6 +30,7 @@ DrainCheck check_drain(const ClusterState& cluster, const PlacementView& view, M
     check.held_bytes += shard.state_bytes;
     if (others < std::min<std::size_t>(cluster.replicas(), std::max<std::size_t>(assigned, 1))) ++check.short_shards;
   }
+  check.alone_shards = alone.size();
   if (!alone.empty())
     check.reasons.push_back(
         fmt::format("no other live owner has {} of the shards in sync: {}{}", alone.size(),

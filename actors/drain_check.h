@@ -19,6 +19,7 @@ struct DrainCheck {
   std::size_t held_shards = 0;       // versions on it, assigned or leaving
   std::uint64_t held_bytes = 0;      // of one version of each
   std::size_t short_shards = 0;      // would have fewer copies than wanted
+  std::size_t alone_shards = 0;      // no other live holder has all that is durable
   bool is_home = false;              // another node becomes the home
   [[nodiscard]] bool safe() const { return reasons.empty(); }
 };

@@ -22,16 +22,23 @@ std::string_view holder_role_name(HolderRole role) {
 }
 
 JobProgress::JobProgress(std::vector<std::vector<MemberIndex>> owners, std::vector<std::string> names,
-                         const ProgressConfig& config)
-    : names_(std::move(names)), config_(config), live_(names_.size(), false), table_(owners.size()) {
+                         const ProgressConfig& config, std::uint64_t epoch)
+    : names_(std::move(names)),
+      config_(config),
+      live_(names_.size(), false),
+      epoch_(epoch),
+      said_in_(names_.size()),
+      table_(owners.size()) {
   for (ShardId shard = 0; shard < owners.size(); ++shard)
     for (const MemberIndex member : owners[shard]) table_[shard].push_back({member, true, {}});
 }
 
 void JobProgress::set_owners(const std::vector<std::vector<MemberIndex>>& owners, std::vector<std::string> names,
-                             const std::vector<bool>& out) {
+                             const std::vector<bool>& out, std::uint64_t epoch) {
+  epoch_ = epoch;
   names_ = std::move(names);
   live_.resize(std::max(names_.size(), live_.size()), false);
+  said_in_.resize(live_.size());
   for (ShardId shard = 0; shard < table_.size() && shard < owners.size(); ++shard) {
     std::vector<ShardHolder> next;
     for (const MemberIndex member : owners[shard]) {
@@ -49,7 +56,17 @@ void JobProgress::set_owners(const std::vector<std::vector<MemberIndex>>& owners
 }
 
 void JobProgress::on_live(MemberIndex member, bool live) {
-  if (member < live_.size()) live_[member] = live;
+  if (member >= live_.size()) return;
+  live_[member] = live;
+  if (!live) said_in_[member].reset();  // whoever comes back may have lost its disk
+}
+
+void JobProgress::on_report(MemberIndex member, std::uint64_t epoch) {
+  if (member < said_in_.size()) said_in_[member] = epoch;
+}
+
+bool JobProgress::heard(MemberIndex member) const {
+  return live(member) && said_in_[member] && *said_in_[member] >= epoch_;
 }
 
 ShardHolder* JobProgress::find(MemberIndex member, ShardId shard) {
@@ -73,6 +90,7 @@ void JobProgress::on_version(MemberIndex member, ShardId shard, StepNumber versi
   progress.known = true;
   progress.version = version;  // may fall: an owner that restarted is at its durable step
   if (progress.durable && *progress.durable > version) progress.durable = version;
+  if (progress.agreed && *progress.agreed > version) progress.agreed.reset();  // it goes that way a second time
 }
 
 void JobProgress::on_from(MemberIndex member, ShardId shard, StepNumber from) {
@@ -200,6 +218,7 @@ std::optional<std::string> JobProgress::kept_because(ShardId shard, MemberIndex 
     const std::string& name = names_[next.member];
     const OwnerProgress& theirs = next.progress;
     if (!live_[next.member]) return name + " is down";
+    if (!heard(next.member)) return fmt::format("{} has not said yet what it holds in epoch {}", name, epoch_);
     if (!theirs.durable || !in_sync(shard, next)) return name + " copies the shard";
     if (*theirs.durable < std::max(own->progress.durable.value_or(0), since)) return name + " is less durable";
     if (!theirs.agreed) return "no digest of " + name + " has been compared yet";

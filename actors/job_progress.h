@@ -9,7 +9,8 @@
 // Owners (PROTOCOLS 5.3): the epoch assigns a shard to members; who held it before and is not assigned any more is
 // leaving, and counts until it says that it holds it no longer. A leaving owner may release the shard when every
 // assigned one is live, in sync, as durable as itself, can produce the newest published step, and has shown an equal
-// digest.
+// digest; and has said all that in this epoch or a later one, since it became live. Otherwise two members in different
+// epochs could each rely on the other and both let go, or a member that comes back without its disk could be relied on.
 //
 // Counting (PROTOCOLS 5.5): an owner is in sync while it is live and at most `sync_lag_steps` behind the shard's best.
 // D copies make a step durable; with degraded_durable, D falls to the owners in sync, but never below 1.
@@ -56,17 +57,19 @@ class JobProgress {
  public:
   // `owners`: of each shard, primary first. `names`: of each member, for reports.
   JobProgress(std::vector<std::vector<MemberIndex>> owners, std::vector<std::string> names,
-              const ProgressConfig& config);
+              const ProgressConfig& config, std::uint64_t epoch = 0);
 
   // Another epoch assigns other owners, of the same shards; members are only ever added. Assigned owners that were
   // never heard of and are assigned no more are forgotten, and so are members that are `out`; the others leave.
   void set_owners(const std::vector<std::vector<MemberIndex>>& owners, std::vector<std::string> names,
-                  const std::vector<bool>& out);
+                  const std::vector<bool>& out, std::uint64_t epoch);
   void on_live(MemberIndex member, bool live);
   void on_version(MemberIndex member, ShardId shard, StepNumber version);
   void on_digest(MemberIndex member, ShardId shard, StepNumber step, const Sha256& digest);
   void on_durable(MemberIndex member, ShardId shard, StepNumber step);
   void on_from(MemberIndex member, ShardId shard, StepNumber from);
+  // What the member says of itself next, it says in this epoch.
+  void on_report(MemberIndex member, std::uint64_t epoch);
   // The member holds these shards and no other: what it was leaving and does not name, it has released; what it is
   // assigned and does not name, it does not have yet (any more).
   void on_holds(MemberIndex member, const std::vector<ShardId>& shards);
@@ -108,6 +111,8 @@ class JobProgress {
   [[nodiscard]] std::vector<Gap> gaps() const;
   [[nodiscard]] bool diverged() const { return divergence_.has_value(); }
   [[nodiscard]] bool live(MemberIndex member) const { return member < live_.size() && live_[member]; }
+  // It is live, and has said what it holds since then, in the epoch in force or a later one.
+  [[nodiscard]] bool heard(MemberIndex member) const;
 
  private:
   [[nodiscard]] std::optional<StepNumber> shard_durable(ShardId shard) const;
@@ -119,7 +124,9 @@ class JobProgress {
 
   std::vector<std::string> names_;
   ProgressConfig config_;
-  std::vector<bool> live_;                       // by member
+  std::vector<bool> live_;  // by member
+  std::uint64_t epoch_ = 0;
+  std::vector<std::optional<std::uint64_t>> said_in_;  // by member: epoch of its newest report since it became live
   std::vector<std::vector<ShardHolder>> table_;  // by shard: assigned ones in the epoch's order, then leaving ones
   struct Told {
     Sha256 digest{};

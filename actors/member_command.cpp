@@ -19,7 +19,7 @@ using schema::EpochMember;
 using schema::EpochRecord;
 using schema::MemberState;
 
-constexpr std::size_t kTextMax = 256;
+constexpr std::size_t kTextMax = schema::kEpochTextMax;
 constexpr std::size_t kRequestBytesMax = 16 << 10;
 constexpr std::array<std::string_view, 5> kWords{"add", "drain", "retire", "remove", "replace"};
 

@@ -1,8 +1,9 @@
 // MemberCommand: what an operator wants of the members, and the epoch that it makes of the one in force.
 //
-// Pure functions, any thread. Invariants: a command that is repeated changes nothing the second time; members keep
-// their places; nobody is declared out but by a command. Failure: MEMBER_UNKNOWN, MEMBER_CONFLICT (the command does not
-// fit the state that the member is in), or REQUEST_MALFORMED, with what to do instead.
+// Pure functions, any thread. Invariants: a command that is repeated changes nothing the second time (but kReplace,
+// which begins another life of the member each time and moves nothing); members keep their places; nobody is declared
+// out but by a command. Failure: MEMBER_UNKNOWN, MEMBER_CONFLICT (the command does not fit the state that the member is
+// in), or REQUEST_MALFORMED, with what to do instead.
 #pragma once
 
 #include <cstdint>

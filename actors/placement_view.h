@@ -39,6 +39,7 @@ struct PlacementView {
   StepNumber durable = 0;
   StepNumber published = 0;
   std::vector<ShardView> shards;
+  std::vector<bool> heard;  // by member: it is live, and what it holds is what it said in this epoch or a later one
 };
 using PlacementViewPtr = std::shared_ptr<const PlacementView>;
 

@@ -387,4 +387,204 @@ TEST_CASE("random reports say the same as the rule's words") {
   CHECK(divergences < 180);
 }
 
+namespace {
+
+// Shard 0 goes from tap0 to tap1, in epoch 2; tap2 stays its other owner.
+struct HandOff {
+  JobProgress progress{{{0, 2}}, {"tap0", "tap1", "tap2"}, {2, true, 8, 4096}, 1};
+  HandOff() {
+    for (MemberIndex member = 0; member < 3; ++member) progress.on_live(member, true);
+    say(0, 1, 100);
+    say(2, 1, 100);
+    progress.set_owners({{1, 2}}, {"tap0", "tap1", "tap2"}, {}, 2);
+  }
+  void say(MemberIndex member, std::uint64_t epoch, StepNumber step, StepNumber from = 0) {
+    progress.on_report(member, epoch);
+    progress.on_holds(member, {0});
+    progress.on_version(member, 0, step);
+    progress.on_from(member, 0, from);
+    progress.on_durable(member, 0, step);
+    progress.on_digest(member, 0, step, digest_of(0, step));
+  }
+  // tap1 has copied it, and everybody said so in the new epoch.
+  void copied() {
+    say(2, 2, 100);
+    say(1, 2, 100);
+  }
+  [[nodiscard]] std::string waits(StepNumber published = 100) const {
+    return progress.kept_because(0, 0, published).value_or("");
+  }
+};
+
+bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+}  // namespace
+
+TEST_CASE("a leaving owner waits for each of its successors, and says for which and why") {
+  HandOff job;
+  CHECK(contains(job.waits(), "tap1 has not said yet what it holds in epoch 2"));
+  job.copied();
+  CHECK(job.waits().empty());
+  CHECK(job.progress.kept_because(0, 1, 100) == "the shard is assigned to it");
+  SUBCASE("one is down") {
+    job.progress.on_live(2, false);
+    CHECK(job.waits() == "tap2 is down");
+  }
+  SUBCASE("one is far behind, or near but not as durable") {
+    job.say(0, 2, 109);
+    CHECK(job.waits(109) == "tap1 copies the shard");
+    job.say(1, 2, 108);
+    job.say(2, 2, 109);
+    CHECK(job.waits(109) == "tap1 is less durable");
+    job.say(1, 2, 109);
+    CHECK(job.waits(109).empty());
+  }
+  SUBCASE("one has nothing in its store") {
+    job.progress.on_report(1, 2);
+    job.progress.on_holds(1, {});
+    CHECK(job.waits() == "tap1 copies the shard");
+  }
+  SUBCASE("one cannot produce what comes after the newest recovery point") {
+    job.say(1, 2, 100, 97);
+    CHECK(contains(job.waits(96), "tap1 cannot produce the steps before 97"));
+    CHECK(job.waits(97).empty());
+  }
+  SUBCASE("digests differ: nothing is given up, even when all agree later") {
+    job.progress.on_digest(1, 0, 100, digest_of(0, 100, 7));
+    CHECK(contains(job.waits(), "different digests"));
+    job.say(1, 2, 101);
+    CHECK(contains(job.waits(), "different digests"));
+  }
+  SUBCASE("nobody is assigned") {
+    job.progress.set_owners({{}}, {"tap0", "tap1", "tap2"}, {}, 3);
+    CHECK(job.waits() == "nobody else is assigned to it");
+  }
+}
+
+TEST_CASE("a successor whose digest was never compared is not believed") {
+  HandOff job;
+  job.say(2, 2, 100);
+  job.progress.on_report(1, 2);
+  job.progress.on_holds(1, {0});
+  job.progress.on_version(1, 0, 100);
+  job.progress.on_durable(1, 0, 100);
+  CHECK(contains(job.waits(), "no digest of tap1"));
+  job.progress.on_digest(1, 0, 100, digest_of(0, 100));
+  CHECK(job.waits().empty());
+  // It starts again from an older step and goes the way a second time: what agreed before proves nothing of it.
+  job.progress.on_version(1, 0, 99);
+  job.progress.on_version(1, 0, 100);
+  job.progress.on_durable(1, 0, 100);
+  CHECK(contains(job.waits(), "no digest of tap1"));
+}
+
+TEST_CASE("a successor that was away is not relied on before it has said what it still holds") {
+  HandOff job;
+  job.copied();
+  job.progress.on_live(1, false);
+  job.progress.on_live(1, true);
+  CHECK(contains(job.waits(), "tap1 has not said yet"));
+  CHECK_FALSE(job.progress.heard(1));
+  SUBCASE("it lost its disk") {
+    job.progress.on_report(1, 2);
+    job.progress.on_holds(1, {});
+    CHECK(job.waits() == "tap1 copies the shard");
+  }
+  SUBCASE("it has everything") {
+    job.say(1, 2, 100);
+    CHECK(job.waits().empty());
+  }
+}
+
+TEST_CASE("two members in different epochs never both let go, whatever order their reports come in") {
+  // Epoch 2 gives the shard from tap0 to tap1, epoch 3 back again; tap0 is still in 2, tap1 in 3.
+  const std::vector<std::string> names{"tap0", "tap1"};
+  JobProgress at_tap0({{0}}, names, {1, true, 8, 4096}, 1);
+  JobProgress at_tap1({{0}}, names, {1, true, 8, 4096}, 1);
+  const auto say = [](JobProgress& to, MemberIndex member, std::uint64_t epoch) {
+    to.on_live(member, true);
+    to.on_report(member, epoch);
+    to.on_holds(member, {0});
+    to.on_version(member, 0, 50);
+    to.on_durable(member, 0, 50);
+    to.on_digest(member, 0, 50, digest_of(0, 50));
+  };
+  for (JobProgress* const view : {&at_tap0, &at_tap1}) {
+    say(*view, 0, 1);
+    view->set_owners({{1}}, names, {}, 2);
+    say(*view, 1, 2);
+  }
+  at_tap1.set_owners({{0}}, names, {}, 3);
+  say(at_tap1, 1, 3);
+  const bool tap0_may = !at_tap0.kept_because(0, 0, 50);
+  const bool tap1_may = !at_tap1.kept_because(0, 1, 50);
+  CHECK(tap0_may);
+  CHECK_FALSE(tap1_may);
+  // tap0 comes to epoch 3 with what it has; only its word from there counts.
+  say(at_tap1, 0, 2);
+  CHECK(at_tap1.kept_because(0, 1, 50));
+  at_tap1.on_report(0, 3);
+  at_tap1.on_holds(0, {});
+  CHECK(at_tap1.kept_because(0, 1, 50) == "tap0 copies the shard");
+}
+
+TEST_CASE(
+    "another epoch: who stays keeps what is known, who leaves counts on, who is out or never had it is forgotten") {
+  HandOff job;
+  CHECK(job.progress.holders(0).size() == 3);
+  CHECK(job.progress.role(0, *job.progress.holder(0, 0)) == HolderRole::kReleasing);
+  CHECK(job.progress.role(0, *job.progress.holder(0, 1)) == HolderRole::kSyncing);
+  CHECK(job.progress.role(0, *job.progress.holder(0, 2)) == HolderRole::kInSync);
+  CHECK(job.progress.durable() == 100);  // the leaving one is the second copy
+  CHECK(job.progress.producers(0, 100) == std::vector<MemberIndex>{2, 0});
+  CHECK(job.progress.lowest_durable(0) == 0);  // logs are kept for the one that copies
+  job.progress.set_owners({{2}}, {"tap0", "tap1", "tap2"}, {}, 3);
+  CHECK(job.progress.holder(0, 1) == nullptr);
+  REQUIRE(job.progress.holder(0, 0) != nullptr);
+  job.progress.set_owners({{2}}, {"tap0", "tap1", "tap2", "tap3"}, {true, false, false, false}, 4);
+  CHECK(job.progress.holder(0, 0) == nullptr);
+  CHECK_FALSE(job.progress.kept_because(0, 0, 0));
+  job.progress.on_live(3, true);
+  CHECK(job.progress.live(3));
+  // More or fewer shards than there are: of a hostile or broken map only what fits is taken.
+  job.progress.set_owners({}, {"tap0", "tap1", "tap2", "tap3"}, {}, 5);
+  CHECK(job.progress.holder(0, 2) != nullptr);
+  job.progress.set_owners({{3}, {0}, {1}}, {"tap0", "tap1", "tap2", "tap3"}, {}, 6);
+  CHECK(job.progress.shards() == 1);
+  CHECK(job.progress.holder(0, 3)->assigned);
+}
+
+TEST_CASE("what a member says that it holds: nothing is kept of what it does not name") {
+  HandOff job;
+  job.progress.on_holds(0, {});  // it has released it
+  CHECK(job.progress.holder(0, 0) == nullptr);
+  job.progress.on_holds(0, {0, 7, ~ShardId{0}});  // before this node knew of it, and shards that there are not
+  REQUIRE(job.progress.holder(0, 0) != nullptr);
+  CHECK_FALSE(job.progress.holder(0, 0)->assigned);
+  job.progress.on_holds(9, {0});  // no member
+  CHECK(job.progress.holder(0, 9) == nullptr);
+  job.progress.on_holds(2, {});  // its disk is new
+  CHECK(job.progress.holder(0, 2)->assigned);
+  CHECK_FALSE(job.progress.holder(0, 2)->progress.known);
+  job.progress.on_released(0, 0);
+  CHECK(job.progress.holder(0, 0) == nullptr);
+  job.progress.on_released(2, 0);  // what is assigned is not let go by word
+  CHECK(job.progress.holder(0, 2) != nullptr);
+  job.progress.on_released(0, 44);
+  job.progress.on_report(44, 9);
+  CHECK_FALSE(job.progress.heard(44));
+}
+
+TEST_CASE("an owner that begins in the middle produces no step before it") {
+  Pair job(true);
+  job.durable_everywhere(9);
+  job.progress.on_from(1, 0, 6);
+  CHECK(job.progress.producers(0, 5) == std::vector<MemberIndex>{0});
+  CHECK(job.progress.producers(0, 6) == std::vector<MemberIndex>{0, 1});
+  job.progress.on_from(1, 5, 6);
+  job.progress.on_from(7, 0, 6);
+}
+
 }  // namespace gradtap::actors
