@@ -4,6 +4,7 @@
 
 #include <CLI/CLI.hpp>
 
+#include "apps/commands/ca_command.h"
 #include "apps/commands/capacity_command.h"
 #include "apps/commands/commands.h"
 #include "apps/commands/generate_command.h"
@@ -151,6 +152,10 @@ int main(int argc, char** argv) {
       plan_command->add_subcommand("capacity", "does a job fit, what binds, how many nodes (docs/capacity.md)");
   capacity_flags(capacity_command, planned);
 
+  CaOptions ca_options;
+  auto* ca_command = app.add_subcommand("ca", "certificates of the node link (docs/security.md)");
+  ca_flags(ca_command, ca_options);
+
   InspectOptions inspect_options;
   auto* inspect_command = app.add_subcommand("inspect", "what a capture holds: flows, ops, completeness");
   inspect_command->add_option("file", inspect_options.file, "a pcap or pcapng file")->required();
@@ -266,5 +271,6 @@ int main(int argc, char** argv) {
   }
   if (*capacity_command) return plan_capacity(planned);
   if (*generate_command) return generate(generated);
+  if (*ca_command) return ca(ca_options);
   return inspect(inspect_options);
 }

@@ -28,7 +28,7 @@ struct MemberSection {
 };
 
 struct ClusterConfig {
-  std::string security = "none";  // shown as a warning in status
+  std::string security = "tls";  // or "none", which is shown as a warning in status
   std::uint64_t replicas = 2;
   bool degraded_durable = true;
   std::uint64_t heartbeat_ms = 1000;

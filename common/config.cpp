@@ -1,6 +1,7 @@
 #include "common/config.h"
 
 #include <algorithm>
+#include <filesystem>
 
 #include "common/config_parse.h"
 #include "common/number_text.h"
@@ -114,7 +115,13 @@ Result<NodeConfig> parse_config(std::string_view text, std::string_view file) {
 Result<NodeConfig> load_config(const std::string& path) {
   const auto text = read_config_file(path, "give --config a file that exists and can be read");
   if (!text) return std::unexpected<Error>(text.error());
-  return parse_config(*text, path);
+  auto config = parse_config(*text, path);
+  if (!config) return config;
+  const std::filesystem::path folder = std::filesystem::path(path).parent_path();
+  for (std::string* const file :
+       {&config->security.ca_file, &config->security.certificate_file, &config->security.key_file})
+    if (!file->empty()) *file = (folder / *file).string();
+  return config;
 }
 
 }  // namespace gradtap

@@ -80,6 +80,16 @@ struct ClusterSection {
   std::string file;  // relative to the node's file; empty: this node alone
 };
 
+// How this node shows its peers who it is; read when the cluster file's security is tls.
+struct SecuritySection {
+  std::string ca_file;  // like the others: as written; load_config() makes it relative to the file's folder
+  std::string certificate_file;
+  std::string key_file;
+  std::uint64_t reload_interval_ms = 10000;
+  std::uint64_t renew_after_ms = 3600000;
+  bool any_address = false;
+};
+
 struct LinkSection {
   std::uint64_t call_timeout_ms = 10000;
   std::uint64_t chunk_bytes = std::uint64_t{256} << 10;
@@ -133,6 +143,7 @@ struct NodeConfig {
   StoreSection store;
   SideChannelSection side_channel;
   ClusterSection cluster;
+  SecuritySection security;
   LinkSection link;
   ObjectsSection objects;
   LimitsSection limits;

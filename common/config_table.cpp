@@ -19,7 +19,7 @@ constexpr std::array<std::string_view, 3> kTapKinds = {"none", "af_packet", "pca
 constexpr std::array<std::string_view, 2> kChecksums = {"required", "offload"};
 constexpr std::array<std::string_view, 1> kDtypes = {"float32"};
 constexpr std::array<std::string_view, 2> kTransports = {"gloo", "nccl"};
-constexpr std::array<std::string_view, 1> kSecurities = {"none"};
+constexpr std::array<std::string_view, 2> kSecurities = {"tls", "none"};
 
 #define GRADTAP_UINT(section, key, min, max)                                           \
   UintField<NodeConfig> {                                                              \
@@ -110,6 +110,19 @@ const std::vector<Row<NodeConfig>> kNodeRows = {
     {"cluster", "file", "the cluster file, relative to this file; empty: a cluster of this node alone",
      GRADTAP_TEXT(cluster, file, TextRule::kAny)},
 
+    {"security", "ca_file", "certificates of the authorities that peers may have; with security tls",
+     GRADTAP_TEXT(security, ca_file, TextRule::kAny)},
+    {"security", "certificate_file", "this node's certificate; with security tls",
+     GRADTAP_TEXT(security, certificate_file, TextRule::kAny)},
+    {"security", "key_file", "its key, closed to others; with security tls",
+     GRADTAP_TEXT(security, key_file, TextRule::kAny)},
+    {"security", "reload_interval_ms", "how often the three files are looked at for new certificates",
+     GRADTAP_UINT(security, reload_interval_ms, 100, 3600000)},
+    {"security", "renew_after_ms", "a connection with a peer that is older is replaced, so that new certificates count",
+     GRADTAP_UINT(security, renew_after_ms, 1000, 86400000)},
+    {"security", "any_address", "true: a peer with the right certificate may come from another address than its own",
+     BoolField<NodeConfig>{+[](NodeConfig& config) -> bool& { return config.security.any_address; }}},
+
     {"link", "call_timeout_ms", "deadline of one request to a peer", GRADTAP_UINT(link, call_timeout_ms, 100, 600000)},
     {"link", "chunk_bytes", "bytes of one chunk of an answer", GRADTAP_UINT(link, chunk_bytes, 4 * kKi, 4 * kMi)},
     {"link", "credits", "chunks in flight on one connection", GRADTAP_UINT(link, credits, 1, 1024)},
@@ -176,12 +189,12 @@ const std::vector<Row<JobSection>> kJobRows = {
   }
 
 const std::vector<Row<ClusterConfig>> kClusterRows = {
-    {"", "security", "protection of what travels between nodes; none: the network is trusted, and status warns",
+    {"", "security",
+     "tls: nodes show certificates of one authority and encrypt; none: the network is trusted, and status warns",
      ChoiceField<ClusterConfig>{
          kSecurities,
          +[](ClusterConfig& cluster, std::size_t index) { cluster.security = std::string(kSecurities[index]); },
-         +[](ClusterConfig&) { return std::size_t{0}; }},
-     true},
+         +[](ClusterConfig& cluster) { return std::size_t{cluster.security == kSecurities[0] ? 0U : 1U}; }}},
     {"", "replicas", "owners of every shard, each in a failure domain of its own",
      GRADTAP_CLUSTER_UINT(replicas, 1, 8)},
     {"", "degraded_durable", "a step counts as durable on fewer owners while one is away; status says so",

@@ -140,6 +140,10 @@ std::string_view error_name(ErrorCode code) {
       return "PEER_MALFORMED";
     case ErrorCode::kPeerRefused:
       return "PEER_REFUSED";
+    case ErrorCode::kPeerUntrusted:
+      return "PEER_UNTRUSTED";
+    case ErrorCode::kCertificate:
+      return "CERTIFICATE";
     case ErrorCode::kNotAMember:
       return "NOT_A_MEMBER";
     case ErrorCode::kMemberUnknown:

@@ -89,6 +89,8 @@ enum class ErrorCode : std::uint16_t {
   // node link
   kPeerMalformed = 520,
   kPeerRefused = 521,
+  kPeerUntrusted = 522,
+  kCertificate = 523,
   // members
   kNotAMember = 530,
   kMemberUnknown = 531,

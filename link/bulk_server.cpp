@@ -18,9 +18,9 @@ std::unexpected<Error> unexpected_frame(FrameType found, std::string_view expect
               std::string(frame_type_name(found)));
 }
 
-class Session {
+class Serving {
  public:
-  Session(SocketStream& stream, const std::string& peer, const BulkHandler& handler, const LinkLimits& limits,
+  Serving(SocketStream& stream, const std::string& peer, const BulkHandler& handler, const LinkLimits& limits,
           LinkCounters& counters)
       : stream_(stream), peer_(peer), handler_(handler), limits_(limits), counters_(counters) {}
 
@@ -152,9 +152,9 @@ class Session {
 
 void serve_bulk(SocketStream& stream, const std::string& peer, const BulkHandler& handler, const LinkLimits& limits,
                 LinkCounters& counters) {
-  Session session(stream, peer, handler, limits, counters);
+  Serving serving(stream, peer, handler, limits, counters);
   for (;;) {
-    const Status served = session.serve_one();
+    const Status served = serving.serve_one();
     if (served) continue;
     if (served.error().code == ErrorCode::kPeerMalformed || served.error().code == ErrorCode::kUnsupported ||
         served.error().code == ErrorCode::kRequestTooLarge)

@@ -1,6 +1,6 @@
 #include "link/bulk_threads.h"
 
-#include <unistd.h>
+#include <utility>
 
 namespace gradtap::link {
 
@@ -24,13 +24,10 @@ std::shared_ptr<void> BulkThreads::reserve(const std::string& peer) {
           }};
 }
 
-void BulkThreads::start(int socket, const std::string& peer, std::shared_ptr<void> place) {
+void BulkThreads::start(int socket, Session session, const std::string& peer, std::shared_ptr<void> place) {
   reap();
   auto stream = std::make_unique<SocketStream>(peer);
-  if (!stream->adopt(socket)) {
-    ::close(socket);
-    return;
-  }
+  if (!stream->adopt(socket, std::move(session))) return;
   Served& served = served_.emplace_back();
   served.thread = std::thread([this, &served, peer, stream = std::move(stream), place = std::move(place)]() mutable {
     if (registry_.add(stream.get())) {

@@ -26,7 +26,7 @@ class BulkThreads {
   // A place for one connection of `peer`, held as long as the pointer; null at the bound.
   [[nodiscard]] std::shared_ptr<void> reserve(const std::string& peer);
   // Serves an accepted socket, which it owns from here on.
-  void start(int socket, const std::string& peer, std::shared_ptr<void> place);
+  void start(int socket, Session session, const std::string& peer, std::shared_ptr<void> place);
   // After the registry's streams were aborted: waits for the threads.
   void stop();
 

@@ -2,7 +2,8 @@
 //
 // Ownership: owns the ports and connections that are being set up. Threads: port() any; open() before the link's thread
 // runs or on it, the rest on it. Invariants: bound to 127.0.0.1 only. Failure behaviour: a peer that cannot be reached,
-// or refuses, closes the connection at once; it is counted. Internal to the link.
+// or refuses, closes the connection at once; it is counted, and what the peer said is told as an event. A replacement
+// that fails leaves the connection as it is, and is tried again. Internal to the link.
 #pragma once
 
 #include <list>
@@ -15,6 +16,7 @@
 #include <asio/ip/tcp.hpp>
 #include <asio/steady_timer.hpp>
 
+#include "common/random.h"
 #include "link/door.h"
 
 namespace gradtap::link {
@@ -27,6 +29,8 @@ class ControlPorts {
   // A peer that has a port already keeps it: what is led through it from now on goes to the address given here.
   [[nodiscard]] Status open(const LinkMember& peer);
   [[nodiscard]] std::uint16_t port(const std::string& peer) const;  // 0: no such peer
+  // Replaces connections that are older than renew_after_ms, or than this node's certificate.
+  void renew();
   void close();
 
  private:
@@ -35,12 +39,16 @@ class ControlPorts {
     asio::ip::tcp::acceptor acceptor;
     asio::steady_timer pause;
     std::uint16_t port = 0;
+    Teller teller;
   };
   struct Call;
   void accept(Port& port);
   void lead(const LinkMember& peer, asio::ip::tcp::socket socket);
+  void dial(const std::shared_ptr<Call>& call);
+  void secure(const std::shared_ptr<Call>& call);
   void greet(const std::shared_ptr<Call>& call);
-  void end(const std::shared_ptr<Call>& call);
+  void take(const std::shared_ptr<Call>& call, Result<Frame> frame);
+  void end(const std::shared_ptr<Call>& call, const Error& error);
 
   asio::io_context& context_;
   const NodeLinkOptions& options_;
@@ -51,6 +59,7 @@ class ControlPorts {
   mutable std::mutex mutex_;  // of the list itself, for port()
   std::list<Port> ports_;
   std::set<std::shared_ptr<Call>> calls_;
+  SystemRandom random_;
 };
 
 }  // namespace gradtap::link

@@ -26,11 +26,22 @@ struct LinkCounters {
         refused_address(registry.counter("link.refused_address")),
         refused_hello(registry.counter("link.refused_hello")),
         refused_busy(registry.counter("link.refused_busy")),
+        refused_no_certificate(registry.counter("link.refused_no_certificate")),
+        refused_authority(registry.counter("link.refused_authority")),
+        refused_expired(registry.counter("link.refused_expired")),
+        refused_name(registry.counter("link.refused_name")),
+        refused_plain_text(registry.counter("link.refused_plain_text")),
+        refused_handshake(registry.counter("link.refused_handshake")),
+        handshake_timeouts(registry.counter("link.handshake_timeouts")),
         hello_timeouts(registry.counter("link.hello_timeouts")),
         malformed(registry.counter("link.malformed")),
         tunnels(registry.counter("link.tunnels")),
         tunnels_failed(registry.counter("link.tunnels_failed")),
-        tunnel_bytes(registry.counter("link.tunnel_bytes")) {}
+        tunnels_renewed(registry.counter("link.tunnels_renewed")),
+        tunnel_bytes(registry.counter("link.tunnel_bytes")),
+        certificate_expires_s(registry.counter("link.certificate_expires_s")),
+        certificates_read(registry.counter("link.certificates_read")),
+        certificates_unusable(registry.counter("link.certificates_unusable")) {}
 
   // As the caller.
   Counter& calls;
@@ -54,12 +65,24 @@ struct LinkCounters {
   Counter& refused_address;  // source address of no member
   Counter& refused_hello;    // malformed, another cluster, another name
   Counter& refused_busy;     // a bound on connections was reached
+  Counter& refused_no_certificate;
+  Counter& refused_authority;   // a certificate of no authority of this cluster, or one not meant for this
+  Counter& refused_expired;     // or not valid yet
+  Counter& refused_name;        // a right certificate, but another member's
+  Counter& refused_plain_text;  // no TLS where TLS is asked for
+  Counter& refused_handshake;   // malformed, broken off, an old version
+  Counter& handshake_timeouts;
   Counter& hello_timeouts;
   Counter& malformed;  // frames after the hello
   // Control connections.
   Counter& tunnels;  // gauge: now open
   Counter& tunnels_failed;
+  Counter& tunnels_renewed;  // their connection was replaced
   Counter& tunnel_bytes;
+  // This node's certificate.
+  Counter& certificate_expires_s;  // gauge: seconds since 1970; 0: none
+  Counter& certificates_read;      // how often new ones were found
+  Counter& certificates_unusable;  // how often new ones could not be used
 };
 
 }  // namespace gradtap::link

@@ -80,6 +80,10 @@ Result<FrameHead> parse_frame_head(ByteSpan head) {
   };
   if (head.size() != kFrameHeadBytes)
     return malformed("a frame is cut", fmt::format("{} bytes", kFrameHeadBytes), fmt::format("{} bytes", head.size()));
+  // A record of TLS begins with 21 (alert) or 22 (handshake) and 3.
+  if ((head[0] == 21 || head[0] == 22) && head[1] == 3)
+    return fail(ErrorCode::kPeerMalformed, "a peer speaks TLS, and this node does not", {}, "security = \"none\"",
+                "security = \"tls\"", "give all nodes the same security");
   if (std::memcmp(head.data(), kMagic, sizeof kMagic) != 0)
     return malformed("a frame has another magic", "GTLK", to_hex(head.data(), 4));
   const auto format = load_le<std::uint16_t>(head.data() + 4);

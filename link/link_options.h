@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -9,6 +10,7 @@
 #include "common/ids.h"
 #include "common/metrics.h"
 #include "link/bulk_request.h"
+#include "link/identity.h"
 
 namespace gradtap::link {
 
@@ -28,6 +30,8 @@ struct LinkLimits {
   std::uint64_t connections_max = 4;         // bulk connections with one peer, in each direction
   std::uint64_t tunnels_max = 4;             // control connections with one peer, in each direction
   std::uint64_t hellos_max = 64;             // accepted connections that have not said who they are
+  std::uint64_t reload_interval_ms = 10000;  // how often the certificates' files are looked at
+  std::uint64_t renew_after_ms = 3600000;    // a connection older than this is replaced by a new one
   std::uint64_t tunnel_bytes = 64 << 10;     // buffer of one direction of a control connection
   std::uint64_t body_bytes_max = 32 << 20;   // of a request
   std::uint64_t answer_bytes_max = 1 << 30;  // of an answer that call() gathers
@@ -38,6 +42,8 @@ struct NodeLinkOptions {
   std::string self;                 // one of the members
   std::vector<LinkMember> members;  // self listens on its own address and port (0: any free one, for tests)
   Sha256 cluster{};                 // ClusterConfig::digest(); peers with another are refused
+  std::shared_ptr<IdentityKeeper> identities;  // null: plain text
+  bool any_address = false;                    // peers may come from another address than the cluster file's
   BulkHandler handler;
   std::uint16_t control_target = 0;  // loopback port of this node's middleman; 0: set later
   LinkLimits limits;

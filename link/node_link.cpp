@@ -11,9 +11,11 @@
 #include <asio/executor_work_guard.hpp>
 #include <asio/io_context.hpp>
 #include <asio/post.hpp>
+#include <asio/steady_timer.hpp>
 #include <fmt/format.h>
 
 #include "link/bulk_threads.h"
+#include "link/certificate.h"
 #include "link/control_ports.h"
 #include "link/door.h"
 #include "link/peer_pool.h"
@@ -23,6 +25,11 @@ namespace {
 
 constexpr std::uint64_t kFirstPauseMs = 10;
 constexpr std::uint64_t kLongestPauseMs = 500;
+constexpr auto kTellPause = std::chrono::minutes(1);
+
+std::int64_t now_s() {
+  return std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
 
 }  // namespace
 
@@ -36,7 +43,13 @@ struct NodeLink::Impl {
         bulk(options, counters, registry),
         tunnels(options.limits, counters),
         door(context, options, book, counters, bulk, tunnels, control_target),
-        control(context, options, book, self, counters, tunnels) {}
+        control(context, options, book, self, counters, tunnels),
+        tending(context),
+        unusable(options.events, kTellPause) {}
+
+  void tend();
+  void tend_later();
+  void read_certificates();
 
   // Waits for the next try; false when the deadline comes first or the link is stopped.
   bool pause(std::uint64_t ms, Deadline deadline) {
@@ -71,6 +84,9 @@ struct NodeLink::Impl {
   TunnelSet tunnels;
   Door door;
   ControlPorts control;
+  asio::steady_timer tending;
+  Teller unusable;
+  bool failed_before = false;
   std::map<std::string, Pool> pools;  // under mutex
   std::thread thread;
   std::mutex changing;
@@ -87,6 +103,15 @@ Result<NodeLinkOptions> link_options(const NodeConfig& node, const ClusterConfig
   options.limits.credits = node.link.credits;
   options.limits.connections_max = node.link.connections_max;
   options.limits.answer_bytes_max = node.link.answer_bytes_max;
+  if (cluster.security == "tls") {
+    options.limits.reload_interval_ms = node.security.reload_interval_ms;
+    options.limits.renew_after_ms = node.security.renew_after_ms;
+    options.any_address = node.security.any_address;
+    const IdentityFiles files{node.security.ca_file, node.security.certificate_file, node.security.key_file};
+    auto identity = Identity::load(files, options.self, now_s());
+    if (!identity) return std::unexpected<Error>(identity.error());
+    options.identities = std::make_shared<IdentityKeeper>(files, options.self, std::move(*identity));
+  }
   for (const MemberSection& member : cluster.members) {
     const auto place = parse_host_port(member.link);
     if (!place) return std::unexpected<Error>(place.error());
@@ -118,6 +143,11 @@ Result<std::unique_ptr<NodeLink>> NodeLink::start(NodeLinkOptions options) {
     impl.pools[member.name] = {
         member, std::make_shared<PeerPool>(impl.options, member, impl.self, impl.counters, impl.registry)};
   }
+  if (impl.options.identities != nullptr) {
+    impl.counters.certificate_expires_s.set(
+        static_cast<std::uint64_t>(impl.options.identities->current()->not_after_s()));
+    impl.tend_later();
+  }
   impl.thread = std::thread([&impl] {
     const auto work = asio::make_work_guard(impl.context);
     impl.context.run();
@@ -138,6 +168,7 @@ void NodeLink::stop() {
     asio::post(impl.context, [&impl] {
       impl.door.close();
       impl.control.close();
+      impl.tending.cancel();
       impl.tunnels.close_all();
       // What was cancelled completes first.
       asio::post(impl.context, [&impl] { impl.context.stop(); });
@@ -185,6 +216,44 @@ Status NodeLink::set_members(const std::vector<LinkMember>& members) {
     opened.set_value(std::move(status));
   });
   return opened.get_future().get();
+}
+
+void NodeLink::reload_certificates() {
+  Impl& impl = *impl_;
+  if (impl.options.identities != nullptr) asio::post(impl.context, [&impl] { impl.tend(); });
+}
+
+void NodeLink::Impl::tend_later() {
+  tending.expires_after(std::chrono::milliseconds(options.limits.reload_interval_ms));
+  tending.async_wait([this](const asio::error_code& stopped) {
+    if (stopped) return;
+    tend();
+    tend_later();
+  });
+}
+
+void NodeLink::Impl::tend() {
+  read_certificates();
+  control.renew();
+}
+
+void NodeLink::Impl::read_certificates() {
+  const auto changed = options.identities->refresh(now_s());
+  if (!changed) {
+    counters.certificates_unusable.add();
+    // Once is nothing: the files are changed one after another.
+    if (std::exchange(failed_before, true))
+      unusable.tell("new certificates cannot be used; the old ones stay in use", "node", self.name, changed.error());
+    return;
+  }
+  failed_before = false;
+  if (!*changed) return;
+  const auto identity = options.identities->current();
+  counters.certificates_read.add();
+  counters.certificate_expires_s.set(static_cast<std::uint64_t>(identity->not_after_s()));
+  if (options.events != nullptr)
+    options.events->add(LogLevel::kInfo, "new certificates are in use",
+                        {{"fingerprint", identity->fingerprint()}, {"valid_until", time_text(identity->not_after_s())}});
 }
 
 std::uint16_t NodeLink::listen_port() const {

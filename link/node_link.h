@@ -4,8 +4,9 @@
 // middleman to its peers. Members may change while it runs. Ownership: owns sockets and threads; options.metrics and
 // options.events outlive it. Threads: call() and fetch() from any thread, they block; the handler runs on the link's
 // threads, several at once; start, stop and destruction by one owner (stop() waits for handlers that run). Invariants:
-// only members of the same cluster file, from their own addresses, are listened to; every buffer, wait and number of
-// connections is bounded by LinkLimits. Failure behaviour: a stopped peer is PEER_UNREACHABLE at once, a frozen one
+// only members of the same cluster file, from their own addresses and, with identities, with a certificate of their
+// name, are listened to; every buffer, wait and number of connections is bounded by LinkLimits. New certificates are
+// found while it runs: connections made from then on show them, and older ones are replaced without losing a byte. Failure behaviour: a stopped peer is PEER_UNREACHABLE at once, a frozen one
 // TIMEOUT at the deadline (or at connect_timeout_ms, when no connection was open); a connection that breaks under an
 // answer is replaced, and the answer goes on at the first chunk that is missing, until the deadline. A request may
 // reach the peer more than once.
@@ -22,7 +23,8 @@
 
 namespace gradtap::link {
 
-// The options that follow from the configuration; handler, metrics and events are left to the caller.
+// The options that follow from the configuration; handler, metrics and events are left to the caller. With security tls
+// the certificates are read: CERTIFICATE when they are not what they must be.
 [[nodiscard]] Result<NodeLinkOptions> link_options(const NodeConfig& node, const ClusterConfig& cluster);
 
 class NodeLink {
@@ -51,6 +53,8 @@ class NodeLink {
   // changed its address is called there. Waits for the link's thread; by the link's owner, one call at a time.
   [[nodiscard]] Status set_members(const std::vector<LinkMember>& members);
   [[nodiscard]] std::uint16_t listen_port() const;
+  // Looks at the certificates' files now, and not only when it is time. Any thread; returns at once.
+  void reload_certificates();
   void stop();
 
  private:

@@ -49,7 +49,7 @@ Result<PeerPool::Borrowed> PeerPool::borrow(Deadline deadline) {
       if (idle_.empty()) break;
       std::unique_ptr<SocketStream> stream = std::move(idle_.back());
       idle_.pop_back();
-      if (!stream->stale()) return Borrowed{std::move(stream), true};
+      if (!stream->stale() && !outdated(*stream)) return Borrowed{std::move(stream), true};
       registry_.remove(stream.get());
       --open_;
     }
@@ -70,7 +70,15 @@ Result<PeerPool::Borrowed> PeerPool::borrow(Deadline deadline) {
 
 Status PeerPool::connect(SocketStream& stream, Deadline deadline) const {
   GRADTAP_TRY(stream.connect(self_.address, peer_.address, peer_.port, deadline));
+  if (options_.identities != nullptr) GRADTAP_TRY(stream.secure(options_.identities->current(), deadline));
   return greet(stream, options_, peer_.name, deadline);
+}
+
+bool PeerPool::outdated(const SocketStream& stream) const {
+  if (options_.identities == nullptr) return false;
+  return stream.identity() != options_.identities->current().get() ||
+         std::chrono::steady_clock::now() - stream.since() >=
+             std::chrono::milliseconds(options_.limits.renew_after_ms);
 }
 
 void PeerPool::drop_one(std::unique_ptr<SocketStream> stream) {

@@ -1,7 +1,8 @@
 // PeerPool: the bulk connections of this node with one peer, as the caller.
 //
 // Ownership: owns idle connections; a borrowed one belongs to its borrower until it is given back or dropped. Threads:
-// any. Invariants: at most connections_max exist at once, borrowed or idle; more borrowers wait until their deadline.
+// any. Invariants: at most connections_max exist at once, borrowed or idle; more borrowers wait until their deadline;
+// a connection that is older than renew_after_ms, or than this node's certificate, serves no further request.
 // Failure behaviour: PEER_UNREACHABLE at once when the peer's port is closed, TIMEOUT when it does not greet,
 // PEER_REFUSED or NODE_BUSY as the peer says; after stop() every call fails.
 #pragma once
@@ -47,6 +48,7 @@ class PeerPool {
 
  private:
   [[nodiscard]] Status connect(SocketStream& stream, Deadline deadline) const;
+  [[nodiscard]] bool outdated(const SocketStream& stream) const;
   void drop_one(std::unique_ptr<SocketStream> stream);
 
   const NodeLinkOptions& options_;

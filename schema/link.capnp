@@ -8,6 +8,8 @@ struct LinkHello {
   peer @1 :Text;               # whom it means to reach
   cluster @2 :Data;            # 32 bytes: digest of the members and replicas of the cluster file
   kind @3 :UInt16;             # 1 control, 2 bulk
+  tunnel @4 :UInt64;           # control: the sender's number for it
+  renews @5 :Bool;             # control: takes the place of an older connection of the same number
 }
 
 struct LinkFault {             # an error of the other side

@@ -107,6 +107,8 @@ std::vector<std::uint8_t> encode(const LinkHello& hello) {
   root.setPeer(text(hello.peer));
   root.setCluster(data(hello.cluster));
   root.setKind(static_cast<std::uint16_t>(hello.kind));
+  root.setTunnel(hello.tunnel);
+  root.setRenews(hello.renews);
   return flat(message);
 }
 
@@ -172,6 +174,8 @@ Result<LinkHello> decode_link_hello(ByteSpan bytes) {
                                                hello.kind = static_cast<LinkKind>(root.getKind());
                                                if (hello.kind != LinkKind::kControl && hello.kind != LinkKind::kBulk)
                                                  return "kind";
+                                               hello.tunnel = root.getTunnel();
+                                               hello.renews = root.getRenews();
                                                return {};
                                              });
 }

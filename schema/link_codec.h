@@ -22,6 +22,8 @@ struct LinkHello {
   std::string peer;
   Sha256 cluster{};
   LinkKind kind = LinkKind::kBulk;
+  std::uint64_t tunnel = 0;
+  bool renews = false;
   friend bool operator==(const LinkHello&, const LinkHello&) = default;
 };
 
