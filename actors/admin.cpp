@@ -115,6 +115,18 @@ json before_tracking(const json& side_channel) {
 
 using Answer = std::function<void(json)>;
 
+// While there is time to do something about it.
+constexpr std::int64_t kCertificateWarningDays = 30;
+
+std::string certificate_warning(std::uint64_t expires_s, std::uint64_t now_ms) {
+  const auto left = static_cast<std::int64_t>(expires_s) - static_cast<std::int64_t>(now_ms / 1000);
+  const std::int64_t days = left / 86400;
+  if (expires_s == 0 || days >= kCertificateWarningDays) return {};
+  if (left <= 0) return "this node's certificate has expired: no new connection with a peer can be made";
+  return fmt::format("this node's certificate expires in {}: gradtap ca rotate",
+                     days > 0 ? fmt::format("{} days", days) : fmt::format("{} hours", left / 3600));
+}
+
 void own_status(AdminPointer self, Answer answer) {
   auto gathering = std::make_shared<Gathering>();
   gathering->open = 1;  // held until every question is out
@@ -138,6 +150,9 @@ void own_status(AdminPointer self, Answer answer) {
     if (membership.is_object() && s.options.metrics != nullptr) {
       json link = json::object();
       for (const MetricValue& metric : s.options.metrics->snapshot()) link[metric.name] = metric.value;
+      const std::string expiry =
+          certificate_warning(link.value("link.certificate_expires_s", std::uint64_t{0}), s.options.clock->wall_ms());
+      if (!expiry.empty()) body["warnings"].push_back(expiry);
       body["link"] = std::move(link);
     }
     if (membership.is_object())

@@ -70,8 +70,12 @@ Status Node::Impl::start() {
   transport = std::move(*chosen);
   GRADTAP_TRY(open_port());
   plan_coverage();
-  if (!cluster->alone())
+  if (!cluster->alone() && cluster->config().security == "none") {
     warnings.emplace_back("security is none: whoever can send from a member's address can read and change everything");
+    log_warn("SECURITY IS NONE: nothing between the nodes is encrypted, and whoever can send from a member's address can "
+             "read and change everything; set security = \"tls\" in the cluster file",
+             {});
+  }
   retention = std::make_shared<TapRetention>(config.assembly.retain_bytes, 2);
   std::vector<dataplane::IpAddress> endpoints;
   for (const std::string& text : job.endpoints) {
@@ -315,6 +319,13 @@ Status check_node_config(const NodeConfig& config) {
   return {};
 }
 
+Status check_node_security(const NodeConfig& config, const ClusterConfig& cluster) {
+  if (cluster.members.size() < 2) return {};
+  const auto options = link::link_options(config, cluster);
+  if (!options) return std::unexpected(options.error());
+  return {};
+}
+
 Node::Node(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 
 Result<std::unique_ptr<Node>> Node::start(const NodeConfig& config, const ClusterConfig& cluster) {
@@ -331,6 +342,10 @@ Node::~Node() {
 
 std::uint16_t Node::http_port() const {
   return impl_->gateway.server ? impl_->gateway.server->port() : 0;
+}
+
+void Node::reload_certificates() {
+  if (impl_->node_link) impl_->node_link->reload_certificates();
 }
 
 std::optional<std::string> Node::wait(std::uint64_t timeout_ms) {

@@ -19,6 +19,9 @@ namespace gradtap::actors {
 // What this version asks of a configuration beyond what parsing already checked.
 [[nodiscard]] Status check_node_config(const NodeConfig& config);
 
+// Whether this node can show its peers who it is, where the cluster asks for it: reads the certificates.
+[[nodiscard]] Status check_node_security(const NodeConfig& config, const ClusterConfig& cluster);
+
 class Node {
  public:
   [[nodiscard]] static Result<std::unique_ptr<Node>> start(const NodeConfig& config, const ClusterConfig& cluster);
@@ -31,6 +34,8 @@ class Node {
   [[nodiscard]] std::optional<std::string> wait(std::uint64_t timeout_ms);
   // An epoch took this node out of the cluster: wait() has said so, and a restart waits until it is added again.
   [[nodiscard]] bool left() const;
+  // Looks for new certificates now. By the main thread.
+  void reload_certificates();
   void stop();
 
  private:

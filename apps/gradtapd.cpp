@@ -1,7 +1,7 @@
 // gradtapd: the node daemon. Wiring only.
 //
-// Exit codes: 0 ended by SIGTERM or SIGINT (or --check found nothing wrong); 2 wrong configuration; 3 could not start;
-// 4 an actor died; 5 the node was taken out of its cluster.
+// Exit codes: 0 ended by SIGTERM or SIGINT (or --check found nothing wrong); 2 wrong configuration, certificates among
+// it; 3 could not start; 4 an actor died; 5 the node was taken out of its cluster. SIGHUP: look for new certificates now.
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
@@ -17,8 +17,9 @@
 
 namespace {
 volatile std::sig_atomic_t g_stop = 0;
-void on_signal(int) {
-  g_stop = 1;
+volatile std::sig_atomic_t g_reload = 0;
+void on_signal(int signal) {
+  (signal == SIGHUP ? g_reload : g_stop) = 1;
 }
 }  // namespace
 
@@ -44,6 +45,10 @@ int main(int argc, char** argv) {
     fmt::print(stderr, "{}\n", cluster.error().text());
     return 2;
   }
+  if (const auto secured = gradtap::actors::check_node_security(*config, *cluster); !secured) {
+    fmt::print(stderr, "{}: {}\n", file, secured.error().text());
+    return 2;
+  }
   if (check) {
     fmt::print("{}: no error found\n", file);
     return 0;
@@ -53,6 +58,7 @@ int main(int argc, char** argv) {
   action.sa_handler = on_signal;
   sigaction(SIGTERM, &action, nullptr);
   sigaction(SIGINT, &action, nullptr);
+  sigaction(SIGHUP, &action, nullptr);
   std::signal(SIGPIPE, SIG_IGN);
 
   auto node = gradtap::actors::Node::start(*config, *cluster);
@@ -70,7 +76,7 @@ int main(int argc, char** argv) {
     return 3;
   }
   gradtap::log_info("ready", {{"listen_port", (*node)->http_port()}});
-  while (g_stop == 0)
+  while (g_stop == 0) {
     if (const auto death = (*node)->wait(200)) {
       if ((*node)->left()) {
         gradtap::log_warn("ending", {{"cause", *death}});
@@ -81,6 +87,10 @@ int main(int argc, char** argv) {
       // No orderly stop: whoever died may be waited for without end. What is durable stays durable.
       std::_Exit(4);
     }
+    if (g_reload == 0) continue;
+    g_reload = 0;
+    (*node)->reload_certificates();
+  }
   gradtap::log_info("stopping");
   (*node)->stop();
   return 0;

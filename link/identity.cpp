@@ -22,6 +22,12 @@ constexpr std::size_t kReadAheadBytes = std::size_t{64} << 10;
 
 using StoreContextHandle = std::unique_ptr<X509_STORE_CTX, OpensslFree<X509_STORE_CTX_free>>;
 
+// What was read wrong, with what to do about it.
+std::unexpected<Error> with_remedy(Error error) {
+  error.remedy = "make it anew with `gradtap ca issue`, and copy its three files together";
+  return std::unexpected<Error>(std::move(error));
+}
+
 std::unexpected<Error> unusable(std::string what, const std::string& file, std::string expected, std::string actual,
                                 std::string remedy) {
   return fail(ErrorCode::kCertificate, std::move(what), file, std::move(expected), std::move(actual),
@@ -50,7 +56,7 @@ Status check_key_file(const std::string& path) {
 
 Status trust(SSL_CTX* context, const std::string& pem, const std::string& path) {
   const auto authorities = read_certificates(pem, path);
-  if (!authorities) return std::unexpected<Error>(authorities.error());
+  if (!authorities) return with_remedy(authorities.error());
   for (const CertificateFacts& each : *authorities)
     if (!each.authority)
       return unusable("a certificate of no authority stands among the authorities", path, "a CA certificate",
@@ -69,7 +75,7 @@ Status trust(SSL_CTX* context, const std::string& pem, const std::string& path) 
 
 Status use_certificate(SSL_CTX* context, const std::string& pem, const std::string& path) {
   const auto facts = read_certificates(pem, path);
-  if (!facts) return std::unexpected<Error>(facts.error());
+  if (!facts) return with_remedy(facts.error());
   const BioHandle memory(BIO_new_mem_buf(pem.data(), static_cast<int>(pem.size())));
   for (bool first = true;; first = false) {
     const CertificateHandle each(PEM_read_bio_X509(memory.get(), nullptr, no_passphrase, nullptr));

@@ -57,10 +57,9 @@ TEST_CASE("an error of the cluster file names file, line, key and remedy") {
     std::string where;
   };
   const Case cases[] = {
-      {"", ErrorCode::kConfigMissingKey, "c.toml:1:security"},
+      {"", ErrorCode::kConfigMissingKey, "c.toml:1:member"},
       {"security = \"none\"\nreplicas = 1\n", ErrorCode::kConfigMissingKey, "c.toml:1:member"},
-      {with("security = \"none\"", ""), ErrorCode::kConfigMissingKey, "c.toml:"},
-      {with("\"none\"", "\"tls\""), ErrorCode::kConfigImpossibleValue, "c.toml:1:security"},
+      {with("\"none\"", "\"ssl\""), ErrorCode::kConfigImpossibleValue, "c.toml:1:security"},
       {with("\"none\"", "true"), ErrorCode::kConfigWrongType, "c.toml:1:security"},
       {with("replicas = 2", "replicas = 0"), ErrorCode::kConfigImpossibleValue, "c.toml:2:replicas"},
       {with("replicas = 2", "replicas = 3"), ErrorCode::kConfigImpossibleValue, "c.toml:2:replicas"},
@@ -95,6 +94,12 @@ TEST_CASE("an error of the cluster file names file, line, key and remedy") {
     CHECK_MESSAGE(cluster.error().where.starts_with(each.where), cluster.error().where);
     CHECK_FALSE(cluster.error().remedy.empty());
   }
+}
+
+TEST_CASE("security is tls unless none is written") {
+  CHECK(parse_cluster_config(with("security = \"none\"", ""), "c").value().security == "tls");
+  CHECK(parse_cluster_config(with("\"none\"", "\"tls\""), "c").value().security == "tls");
+  CHECK(parse_cluster_config(kTwo, "c").value().security == "none");
 }
 
 TEST_CASE("the digest sees what placement depends on, and nothing else") {
