@@ -9,7 +9,7 @@ build_packages=(
   libcaf-dev libdpdk-dev librocksdb-dev libcapnp-dev capnproto libzstd-dev libcpp-httplib-dev libasio-dev libssl-dev libxxhash-dev
   doctest-dev libcli11-dev libspdlog-dev libfmt-dev libtomlplusplus-dev nlohmann-json3-dev libbenchmark-dev
   python3 python3-torch python3-numpy
-  iproute2 ethtool procps util-linux tcpdump
+  iproute2 ethtool procps util-linux tcpdump openssl
 )
 check_packages=(clang-19 libclang-rt-19-dev clang-tidy-19 clang-format-19)
 

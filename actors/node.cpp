@@ -72,9 +72,10 @@ Status Node::Impl::start() {
   plan_coverage();
   if (!cluster->alone() && cluster->config().security == "none") {
     warnings.emplace_back("security is none: whoever can send from a member's address can read and change everything");
-    log_warn("SECURITY IS NONE: nothing between the nodes is encrypted, and whoever can send from a member's address can "
-             "read and change everything; set security = \"tls\" in the cluster file",
-             {});
+    log_warn(
+        "SECURITY IS NONE: nothing between the nodes is encrypted, and whoever can send from a member's address can "
+        "read and change everything; set security = \"tls\" in the cluster file",
+        {});
   }
   retention = std::make_shared<TapRetention>(config.assembly.retain_bytes, 2);
   std::vector<dataplane::IpAddress> endpoints;

@@ -1,4 +1,5 @@
-// AsyncChannel: a TCP connection, plain or under TLS, that never blocks, on the link's own thread. Internal to the link.
+// AsyncChannel: a TCP connection, plain or under TLS, that never blocks, on the link's own thread. Internal to the
+// link.
 //
 // Ownership: owns the socket; the caller keeps the channel alive until `done` has run (by what `done` holds). Threads:
 // the link's own. Invariants: at most one reading and one writing call at a time; `done` never runs inside the call

@@ -121,8 +121,8 @@ Result<AuthorityDone> AuthorityFolder::issue_one(const CertifiedKey& authority, 
                    fmt::format("gradtap ca rotate {} {}", path_, member.name));
     if (facts->addresses != member.addresses)
       return fail(ErrorCode::kCertificate, "there is a certificate with other addresses", path,
-                  fmt::format("{}", fmt::join(member.addresses, ", ")), fmt::format("{}", fmt::join(facts->addresses, ", ")),
-                  again);
+                  fmt::format("{}", fmt::join(member.addresses, ", ")),
+                  fmt::format("{}", fmt::join(facts->addresses, ", ")), again);
     GRADTAP_TRY(write_small_file(node_file(member.name, "ca.crt"), trusted, kPublic));
     return AuthorityDone{"kept", path, std::move(*facts)};
   }
@@ -225,7 +225,8 @@ Result<std::vector<AuthorityDone>> AuthorityFolder::take_over(std::uint64_t days
     if (!next) return std::unexpected<Error>(next.error());
     std::error_code code;
     std::filesystem::rename(file("next.pem"), file("ca.pem"), code);
-    if (code) return fail(ErrorCode::kFileUnwritable, "cannot rename the authority", file("next.pem"), {}, code.message());
+    if (code)
+      return fail(ErrorCode::kFileUnwritable, "cannot rename the authority", file("next.pem"), {}, code.message());
   } else {
     const auto trusted = read_small_file(file("ca.crt"));
     if (!trusted) return std::unexpected<Error>(trusted.error());

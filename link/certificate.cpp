@@ -64,8 +64,7 @@ CertificateHandle begin_certificate(const std::string& common_name, EVP_PKEY* ke
   if (!numbered || X509_set_version(made.get(), X509_VERSION_3) != 1 ||
       X509_NAME_add_entry_by_txt(subject, "CN", MBSTRING_UTF8, name, -1, -1, 0) != 1 ||
       ASN1_TIME_set(X509_getm_notBefore(made.get()), validity.from_s) == nullptr ||
-      ASN1_TIME_set(X509_getm_notAfter(made.get()), validity.to_s) == nullptr ||
-      X509_set_pubkey(made.get(), key) != 1)
+      ASN1_TIME_set(X509_getm_notAfter(made.get()), validity.to_s) == nullptr || X509_set_pubkey(made.get(), key) != 1)
     return {};
   return made;
 }
@@ -125,8 +124,8 @@ Status for_each_certificate(std::string_view pem, const std::string& where, Take
   }
   if (count == 0 && at_end) {
     ERR_clear_error();
-    return fail(ErrorCode::kCertificate, "there is no certificate in the file", where,
-                "-----BEGIN CERTIFICATE-----", "nothing of the kind");
+    return fail(ErrorCode::kCertificate, "there is no certificate in the file", where, "-----BEGIN CERTIFICATE-----",
+                "nothing of the kind");
   }
   return failed("a certificate cannot be read", where);
 }

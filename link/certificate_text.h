@@ -18,7 +18,8 @@ inline int no_passphrase(char*, int, int, void*) {
 // take(is_dns, value) for each DNS name (as text) and IP address (as 4 or 16 bytes) of the subject.
 template <class Take>
 void for_each_alternative_name(X509* certificate, Take take) {
-  auto* const names = static_cast<GENERAL_NAMES*>(X509_get_ext_d2i(certificate, NID_subject_alt_name, nullptr, nullptr));
+  auto* const names =
+      static_cast<GENERAL_NAMES*>(X509_get_ext_d2i(certificate, NID_subject_alt_name, nullptr, nullptr));
   if (names == nullptr) return;
   for (int i = 0; i < sk_GENERAL_NAME_num(names); ++i) {
     int type = 0;

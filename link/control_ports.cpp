@@ -71,7 +71,8 @@ void ControlPorts::close() {
     port.acceptor.close(ignored);
     port.pause.cancel();
   }
-  while (!calls_.empty()) end(*calls_.begin(), {ErrorCode::kPeerUnreachable, "the link is being stopped", {}, {}, {}, {}});
+  while (!calls_.empty())
+    end(*calls_.begin(), {ErrorCode::kPeerUnreachable, "the link is being stopped", {}, {}, {}, {}});
 }
 
 void ControlPorts::accept(Port& port) {
@@ -105,8 +106,7 @@ void ControlPorts::lead(const LinkMember& peer, tcp::socket socket) {
 void ControlPorts::renew() {
   if (options_.identities == nullptr) return;
   const auto identity = options_.identities->current();
-  const auto oldest =
-      std::chrono::steady_clock::now() - std::chrono::milliseconds(options_.limits.renew_after_ms);
+  const auto oldest = std::chrono::steady_clock::now() - std::chrono::milliseconds(options_.limits.renew_after_ms);
   for (const TunnelSet::Open& open : tunnels_.dialed_here()) {
     if (open.tunnel->identity() == identity.get() && open.tunnel->since() > oldest) continue;
     const auto peer = book_.find(open.name.peer);
@@ -159,8 +159,8 @@ void ControlPorts::secure(const std::shared_ptr<Call>& call) {
 }
 
 void ControlPorts::greet(const std::shared_ptr<Call>& call) {
-  const schema::LinkHello hello{options_.self,      call->peer.name, options_.cluster, schema::LinkKind::kControl,
-                                call->number, call->replaces != nullptr};
+  const schema::LinkHello hello{options_.self, call->peer.name,          options_.cluster, schema::LinkKind::kControl,
+                                call->number,  call->replaces != nullptr};
   async_write_frame(*call->remote, FrameType::kHello, schema::encode(hello), [this, call](const Status& status) {
     if (!status) return end(call, status.error());
     async_read_frame(*call->remote, kHeaderBytesMax,
@@ -180,8 +180,9 @@ void ControlPorts::take(const std::shared_ptr<Call>& call, Result<Frame> frame) 
   if (!welcome) return end(call, welcome.error());
   if (welcome->fault) return end(call, *welcome->fault);
   if (welcome->name != call->peer.name)
-    return end(call, {ErrorCode::kPeerRefused, "another node answers at a peer's address", {}, call->peer.name,
-                      welcome->name, {}});
+    return end(
+        call,
+        {ErrorCode::kPeerRefused, "another node answers at a peer's address", {}, call->peer.name, welcome->name, {}});
   calls_.erase(call);
   call->timer.cancel();
   if (call->replaces == nullptr)

@@ -267,8 +267,9 @@ void Door::connect_control(const VisitPtr& visit, const schema::LinkHello& hello
         if (!waits(visit)) return;
         if (error) {
           counters_.tunnels_failed.add();
-          return refuse(visit, {ErrorCode::kNodeBusy, "this node's actors cannot be reached", hello.name, {},
-                                error.message(), {}});
+          return refuse(
+              visit,
+              {ErrorCode::kNodeBusy, "this node's actors cannot be reached", hello.name, {}, error.message(), {}});
         }
         welcome(visit, [this, visit, hello, place] {
           tunnels_.start({hello.name, false, hello.tunnel}, visit->target, visit->channel, place);

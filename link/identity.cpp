@@ -36,8 +36,8 @@ std::unexpected<Error> unusable(std::string what, const std::string& file, std::
 
 Result<std::string> read(const char* what, const char* key, const std::string& path) {
   if (path.empty())
-    return fail(ErrorCode::kCertificate, fmt::format("security is tls, and no {} is configured", what), key,
-                "a file", "nothing",
+    return fail(ErrorCode::kCertificate, fmt::format("security is tls, and no {} is configured", what), key, "a file",
+                "nothing",
                 "make certificates with `gradtap ca init` and `gradtap ca issue` and name the files in [security]; or "
                 "write security = \"none\" in the cluster file of a laptop");
   auto bytes = read_small_file(path);
@@ -95,9 +95,8 @@ Status use_key(SSL_CTX* context, const std::string& pem, const IdentityFiles& fi
     return unusable("the key cannot be read", files.key, "a private key in PEM without a passphrase", openssl_reason(),
                     "make another one with `gradtap ca issue`");
   if (SSL_CTX_use_PrivateKey(context, key.get()) != 1 || SSL_CTX_check_private_key(context) != 1)
-    return unusable("the key does not fit the certificate", files.key,
-                    fmt::format("the key of {}", files.certificate), openssl_reason(),
-                    "take both from one run of `gradtap ca issue`");
+    return unusable("the key does not fit the certificate", files.key, fmt::format("the key of {}", files.certificate),
+                    openssl_reason(), "take both from one run of `gradtap ca issue`");
   return {};
 }
 

@@ -39,9 +39,9 @@ struct LinkLimits {
 };
 
 struct NodeLinkOptions {
-  std::string self;                 // one of the members
-  std::vector<LinkMember> members;  // self listens on its own address and port (0: any free one, for tests)
-  Sha256 cluster{};                 // ClusterConfig::digest(); peers with another are refused
+  std::string self;                            // one of the members
+  std::vector<LinkMember> members;             // self listens on its own address and port (0: any free one, for tests)
+  Sha256 cluster{};                            // ClusterConfig::digest(); peers with another are refused
   std::shared_ptr<IdentityKeeper> identities;  // null: plain text
   bool any_address = false;                    // peers may come from another address than the cluster file's
   BulkHandler handler;

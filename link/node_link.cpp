@@ -252,8 +252,9 @@ void NodeLink::Impl::read_certificates() {
   counters.certificates_read.add();
   counters.certificate_expires_s.set(static_cast<std::uint64_t>(identity->not_after_s()));
   if (options.events != nullptr)
-    options.events->add(LogLevel::kInfo, "new certificates are in use",
-                        {{"fingerprint", identity->fingerprint()}, {"valid_until", time_text(identity->not_after_s())}});
+    options.events->add(
+        LogLevel::kInfo, "new certificates are in use",
+        {{"fingerprint", identity->fingerprint()}, {"valid_until", time_text(identity->not_after_s())}});
 }
 
 std::uint16_t NodeLink::listen_port() const {

@@ -6,10 +6,10 @@
 // threads, several at once; start, stop and destruction by one owner (stop() waits for handlers that run). Invariants:
 // only members of the same cluster file, from their own addresses and, with identities, with a certificate of their
 // name, are listened to; every buffer, wait and number of connections is bounded by LinkLimits. New certificates are
-// found while it runs: connections made from then on show them, and older ones are replaced without losing a byte. Failure behaviour: a stopped peer is PEER_UNREACHABLE at once, a frozen one
-// TIMEOUT at the deadline (or at connect_timeout_ms, when no connection was open); a connection that breaks under an
-// answer is replaced, and the answer goes on at the first chunk that is missing, until the deadline. A request may
-// reach the peer more than once.
+// found while it runs: connections made from then on show them, and older ones are replaced without losing a byte.
+// Failure behaviour: a stopped peer is PEER_UNREACHABLE at once, a frozen one TIMEOUT at the deadline (or at
+// connect_timeout_ms, when no connection was open); a connection that breaks under an answer is replaced, and the
+// answer goes on at the first chunk that is missing, until the deadline. A request may reach the peer more than once.
 #pragma once
 
 #include <cstdint>

@@ -77,8 +77,7 @@ Status PeerPool::connect(SocketStream& stream, Deadline deadline) const {
 bool PeerPool::outdated(const SocketStream& stream) const {
   if (options_.identities == nullptr) return false;
   return stream.identity() != options_.identities->current().get() ||
-         std::chrono::steady_clock::now() - stream.since() >=
-             std::chrono::milliseconds(options_.limits.renew_after_ms);
+         std::chrono::steady_clock::now() - stream.since() >= std::chrono::milliseconds(options_.limits.renew_after_ms);
 }
 
 void PeerPool::drop_one(std::unique_ptr<SocketStream> stream) {

@@ -176,8 +176,8 @@ struct Session::Tls {
     if (ERR_GET_LIB(code) == ERR_LIB_SSL && reason == SSL_R_UNEXPECTED_EOF_WHILE_READING)
       return gone(doing, "end of file");
     if (is_refusal_alert(reason))
-      return fail(ErrorCode::kPeerRefused, "the peer does not accept this node's certificate", {}, {},
-                  std::move(words), "see the peer's events; `gradtap ca show` tells what a certificate holds");
+      return fail(ErrorCode::kPeerRefused, "the peer does not accept this node's certificate", {}, {}, std::move(words),
+                  "see the peer's events; `gradtap ca show` tells what a certificate holds");
     if (refusal == Refusal::kNone) refusal = refusal_of_reason(reason);
     if (refusal == Refusal::kMalformed || refusal == Refusal::kPlainText || refusal == Refusal::kOldProtocol)
       return fail(ErrorCode::kPeerMalformed, std::string(refusal_text(refusal)), {}, "TLS 1.3", std::move(words),
@@ -196,7 +196,11 @@ Session::Session(std::shared_ptr<const Identity> identity, Side side) : tls_(std
   tls_->ssl.reset(SSL_new(identity->context()));
   tls_->identity = std::move(identity);
   tls_->bio = BIO_new(socket_method());
-  if (tls_->ssl == nullptr || tls_->bio == nullptr) return;  // handshake() says so
+  if (tls_->ssl == nullptr || tls_->bio == nullptr) {  // handshake() says so
+    BIO_free(tls_->bio);
+    tls_->bio = nullptr;
+    return;
+  }
   SSL_set_bio(tls_->ssl.get(), tls_->bio, tls_->bio);
   SSL_set_app_data(tls_->ssl.get(), tls_.get());
   if (side == Side::kCaller)
@@ -216,9 +220,9 @@ int note_verification(int accepted, X509_STORE_CTX* context) {
   X509* const own = X509_STORE_CTX_get0_cert(context);
   if (own == nullptr) return 0;
   const CertificateFacts facts = facts_of(own);
-  tls->shown = fmt::format("\"{}\" of {}, valid {} to {}: {}", fmt::join(facts.names, "\", \""), facts.issuer,
-                           time_text(facts.validity.from_s), time_text(facts.validity.to_s),
-                           X509_verify_cert_error_string(why));
+  tls->shown =
+      fmt::format("\"{}\" of {}, valid {} to {}: {}", fmt::join(facts.names, "\", \""), facts.issuer,
+                  time_text(facts.validity.from_s), time_text(facts.validity.to_s), X509_verify_cert_error_string(why));
   return 0;
 }
 

@@ -165,9 +165,10 @@ void ca_flags(CLI::App* command, CaOptions& options) {
   add_folder(rotate, "validity; default 365, of an authority 3650");
   rotate->add_option("names", options.names, "names of nodes; default: all");
   rotate
-      ->add_option("--authority", options.phase,
-                   "trust: nodes trust the next authority too; switch: it signs; retire: the old one is not trusted any "
-                   "more")
+      ->add_option(
+          "--authority", options.phase,
+          "trust: nodes trust the next authority too; switch: it signs; retire: the old one is not trusted any "
+          "more")
       ->check(CLI::IsMember({"trust", "switch", "retire"}));
   auto* show = add("show", "what certificates hold; exit code 1: one is not valid now");
   show->add_option("files", options.files, "PEM files")->required();

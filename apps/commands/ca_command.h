@@ -12,7 +12,7 @@
 namespace gradtap::commands {
 
 struct CaOptions {
-  std::string action;                  // init, issue, rotate, show
+  std::string action;  // init, issue, rotate, show
   std::string folder;
   std::vector<std::string> names;      // nodes
   std::vector<std::string> addresses;  // of the only node that is named

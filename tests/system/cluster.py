@@ -6,6 +6,7 @@ import subprocess
 import threading
 import time
 
+import certificates
 import harness
 import rig
 from harness import FOUR, require
@@ -24,28 +25,39 @@ def small(steps, *more):
 
 
 class Cluster:
-    """nodes=1 makes one node without a cluster file, with a directory for points all the same."""
+    """nodes=1 makes one node without a cluster file, with a directory for points all the same. The nodes of a cluster
+    have certificates (`authority`) and speak TLS, as they do by default; security="none" is for tests that look at the
+    bytes between them."""
 
     def __init__(self, r, folder, job="demo", publish_interval=1, points_kept=1000, shard_elements=SHARD,
                  full_every_steps=16, down_after_ms=DOWN_AFTER_MS, degraded_durable=True, objects=None,
-                 job_keys="", **tap):
+                 job_keys="", security="tls", **tap):
         self.rig, self.folder, self.job = r, folder, job
         self.down_after = down_after_ms / 1000.0
         self.objects = objects or os.path.join(folder, "points")
         os.makedirs(self.objects, exist_ok=True)
         sections = '\n[objects]\ndirectory = "%s"\npoints_kept = %d\n' % (self.objects, points_kept)
         if r.nodes > 1:
-            self._write_cluster_file(down_after_ms, degraded_durable)
+            self._write_cluster_file(down_after_ms, degraded_durable, security)
             sections += '\n[cluster]\nfile = "cluster.toml"\n'
         job_keys += "publish_interval_steps = %d\n" % publish_interval
         tap.setdefault("queues", 1)
         tap.setdefault("ring_frames", 16384)
-        self.nodes = [harness.Node(r, folder, job, shard_elements, full_every_steps, number=k, sections=sections,
-                                   job_keys=job_keys, **tap) for k in range(r.nodes)]
+        self.authority = None
+        if r.nodes > 1 and security == "tls":
+            self.authority = certificates.Authority(folder, os.path.join(folder, "cluster.toml"))
+        self.nodes = [harness.Node(r, folder, job, shard_elements, full_every_steps, number=k,
+                                   sections=sections + self._security(k), job_keys=job_keys, **tap)
+                      for k in range(r.nodes)]
 
-    def _write_cluster_file(self, down_after_ms, degraded_durable):
-        text = 'security = "none"\nreplicas = 2\ndegraded_durable = %s\nheartbeat_ms = 500\ndown_after_ms = %d\n' % (
+    def _security(self, k):
+        return self.authority.section("tap%d" % k) if self.authority else ""
+
+    def _write_cluster_file(self, down_after_ms, degraded_durable, security):
+        text = 'replicas = 2\ndegraded_durable = %s\nheartbeat_ms = 500\ndown_after_ms = %d\n' % (
             "true" if degraded_durable else "false", down_after_ms)
+        if security != "tls":  # the default
+            text = 'security = "%s"\n' % security + text
         for k in range(self.rig.nodes):
             address = rig.node_address(k)
             text += '\n[[member]]\nname = "tap%d"\nlink = "%s:7800"\nhttp = "http://%s:7700"\ndomain = "rack-%s"\n' % (

@@ -44,9 +44,7 @@ TEST_CASE("openssl accepts what the authority issued, for both roles, and reads 
 
 TEST_CASE("openssl refuses it before and after its validity, and under another authority") {
   const Made made;
-  const auto at = [&](std::int64_t when) {
-    return openssl(made.verify("-attime " + std::to_string(when))).text;
-  };
+  const auto at = [&](std::int64_t when) { return openssl(made.verify("-attime " + std::to_string(when))).text; };
   CHECK(at(now_s() + 31 * kDayS).find("certificate has expired") != std::string::npos);
   CHECK(at(now_s() - 2 * 3600).find("certificate is not yet valid") != std::string::npos);
   const auto other = make_authority("gradtap cluster test", valid_now()).value();  // the same name, another key

@@ -57,15 +57,18 @@ TEST_CASE("every way in which the files do not fit is an error of its own") {
     std::function<void(Own&)> spoil;
   };
   const Case cases[] = {
-      {"not this node's", [](Own& o) {
+      {"not this node's",
+       [](Own& o) {
          const auto made = issue_certificate(o.authority, "tap1", {}, valid_now()).value();
          write_identity(o.folder.path(), o.authority.certificate, made);
        }},
-      {"has expired", [](Own& o) {
+      {"has expired",
+       [](Own& o) {
          const auto made = issue_certificate(o.authority, "tap0", {}, {now_s() - 20 * kDayS, now_s() - 10}).value();
          write_identity(o.folder.path(), o.authority.certificate, made);
        }},
-      {"not valid yet", [](Own& o) {
+      {"not valid yet",
+       [](Own& o) {
          const auto made = issue_certificate(o.authority, "tap0", {}, {now_s() + 60, now_s() + kDayS}).value();
          write_identity(o.folder.path(), o.authority.certificate, made);
        }},

@@ -90,7 +90,8 @@ TEST_CASE("new certificates: connections made from then on show them, and old on
   rig.rotate(0);
   REQUIRE(rig.counts_to(0, "certificates_read", 1));
   CHECK(rig.counts_to(0, "tunnels_renewed", 1));
-  CHECK(rig.told(0, read_certificates(read_small_file(rig.folder_of(0) + "/node.crt").value(), "x").value()[0].fingerprint));
+  CHECK(rig.told(
+      0, read_certificates(read_small_file(rig.folder_of(0) + "/node.crt").value(), "x").value()[0].fingerprint));
   CHECK(rig.a->call("tap1", {}, kForEverMs)->bytes == pattern(3000));
   CHECK(rig.counted(1, "accepted") == 4);
   CHECK(echoes(here, there, 'y'));
@@ -126,7 +127,8 @@ TEST_CASE("a change of authority under calls and a tunnel: not one call fails, n
   const auto change = [&](const std::string& authorities, const CertifiedKey& issuer) {
     ++changes;
     for (int i = 0; i < 2; ++i) {  // one node after the other
-      write_identity(rig.folder_of(i), authorities, issue_certificate(issuer, LinkRig::name(i), {}, valid_now()).value());
+      write_identity(rig.folder_of(i), authorities,
+                     issue_certificate(issuer, LinkRig::name(i), {}, valid_now()).value());
       (i == 0 ? rig.a : rig.b)->reload_certificates();
       REQUIRE(rig.counts_to(i, "certificates_read", changes));
       calls_on();
@@ -187,9 +189,9 @@ TEST_CASE("nobody takes the place of another one's tunnel") {
   for (std::uint64_t number : {std::uint64_t{0}, std::uint64_t{1}, ~std::uint64_t{0}}) {
     TlsPeer peer(rig.from(2), false, &rig.shown[2]);
     REQUIRE(peer.handshake());
-    REQUIRE(peer.write_frame(FrameType::kHello,
-                             schema::encode(schema::LinkHello{"tap2", "tap1", cluster(), schema::LinkKind::kControl,
-                                                              number, true})));
+    REQUIRE(peer.write_frame(
+        FrameType::kHello,
+        schema::encode(schema::LinkHello{"tap2", "tap1", cluster(), schema::LinkKind::kControl, number, true})));
     const auto frame = peer.read_frame();
     REQUIRE(frame);
     CHECK(schema::decode_link_welcome(frame->header).value().fault);

@@ -1,5 +1,5 @@
-// The node link under mutual TLS, and peers that have no right to it: each is refused by name and counted by reason, and
-// the others are served.
+// The node link under mutual TLS, and peers that have no right to it: each is refused by name and counted by reason,
+// and the others are served.
 #include <functional>
 #include <optional>
 
@@ -46,8 +46,8 @@ schema::LinkHello hello_of(const std::string& name) {
 TEST_CASE("requests and answers of many megabytes pass under TLS, unchanged, in both directions") {
   SecuredRig rig;
   const auto bytes = pattern(9'000'001);
-  const auto b =
-      started(rig.secured(1, [&](const std::string& peer, BulkRequest&& request) -> Result<std::unique_ptr<ChunkSource>> {
+  const auto b = started(
+      rig.secured(1, [&](const std::string& peer, BulkRequest&& request) -> Result<std::unique_ptr<ChunkSource>> {
         CHECK(peer == "tap0");
         CHECK(request.body == pattern(5'000'003, 9));
         return std::make_unique<MemorySource>(bytes, "meta", 1'000'000);
@@ -94,9 +94,7 @@ TEST_CASE("who shows no certificate, or a wrong one, is refused by name, is told
   };
   const auto expired = [](Secured& rig) { return rig.signed_for("tap0", {now_s() - 20 * kDayS, now_s() - kDayS}); };
   const auto early = [](Secured& rig) { return rig.signed_for("tap0", {now_s() + kDayS, now_s() + 2 * kDayS}); };
-  const auto foreign = [](Secured& rig) {
-    return issue_certificate(rig.stranger, "tap0", {}, valid_now()).value();
-  };
+  const auto foreign = [](Secured& rig) { return issue_certificate(rig.stranger, "tap0", {}, valid_now()).value(); };
   const auto itself = [](Secured&) { return make_authority("tap0", valid_now()).value(); };
   const auto issuer = [](Secured& rig) { return rig.authority; };
   const auto below = [](Secured& rig) {

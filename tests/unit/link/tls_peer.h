@@ -55,7 +55,9 @@ class TlsPeer {
     }
     return true;
   }
-  bool write_frame(FrameType type, const std::vector<std::uint8_t>& header) { return write(frame_front(type, header, {})); }
+  bool write_frame(FrameType type, const std::vector<std::uint8_t>& header) {
+    return write(frame_front(type, header, {}));
+  }
   Result<Frame> read_frame() {
     std::array<std::uint8_t, kFrameHeadBytes> head;
     if (!read(head.data(), head.size())) return fail(ErrorCode::kPeerUnreachable, "closed");
