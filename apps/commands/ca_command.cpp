@@ -14,6 +14,7 @@
 namespace gradtap::commands {
 namespace {
 
+using link::time_text;
 using nlohmann::json;
 
 constexpr std::uint64_t kAuthorityDays = 3650;

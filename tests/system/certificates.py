@@ -24,14 +24,12 @@ def openssl(*arguments):
 class Authority:
     """The folder of `gradtap ca`, beside the cluster's files; every node reads its own files in it directly."""
 
-    def __init__(self, folder, cluster_file):
-        self.folder, self.cluster_file = os.path.join(folder, "ca"), cluster_file
+    def __init__(self, folder, addresses):
+        """addresses: {name of a node: its address}."""
+        self.folder = os.path.join(folder, "ca")
         ca("init", self.folder)
-        ca("issue", self.folder, "--cluster", cluster_file)
-
-    def issue(self):
-        """For members that the cluster file has got since."""
-        ca("issue", self.folder, "--cluster", self.cluster_file)
+        for name, address in addresses.items():
+            ca("issue", self.folder, name, "--address", address)
 
     def file(self, node, name):
         return os.path.join(self.folder, "nodes", node, name)

@@ -24,6 +24,11 @@ def small(steps, *more):
     return SMALL + ["--steps", steps] + list(more)
 
 
+def security_line(security):
+    """Of a cluster file; tls need not be written."""
+    return "" if security == "tls" else 'security = "%s"\n' % security
+
+
 class Cluster:
     """nodes=1 makes one node without a cluster file, with a directory for points all the same. The nodes of a cluster
     have certificates (`authority`) and speak TLS, as they do by default; security="none" is for tests that look at the
@@ -45,7 +50,8 @@ class Cluster:
         tap.setdefault("ring_frames", 16384)
         self.authority = None
         if r.nodes > 1 and security == "tls":
-            self.authority = certificates.Authority(folder, os.path.join(folder, "cluster.toml"))
+            self.authority = certificates.Authority(
+                folder, {"tap%d" % k: rig.node_address(k) for k in range(r.nodes)})
         self.nodes = [harness.Node(r, folder, job, shard_elements, full_every_steps, number=k,
                                    sections=sections + self._security(k), job_keys=job_keys, **tap)
                       for k in range(r.nodes)]
@@ -56,8 +62,7 @@ class Cluster:
     def _write_cluster_file(self, down_after_ms, degraded_durable, security):
         text = 'replicas = 2\ndegraded_durable = %s\nheartbeat_ms = 500\ndown_after_ms = %d\n' % (
             "true" if degraded_durable else "false", down_after_ms)
-        if security != "tls":  # the default
-            text = 'security = "%s"\n' % security + text
+        text = security_line(security) + text
         for k in range(self.rig.nodes):
             address = rig.node_address(k)
             text += '\n[[member]]\nname = "tap%d"\nlink = "%s:7800"\nhttp = "http://%s:7700"\ndomain = "rack-%s"\n' % (

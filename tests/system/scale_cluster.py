@@ -8,7 +8,7 @@ import subprocess
 
 import harness
 import rig
-from cluster import DOWN_AFTER_MS, SHARD, Cluster
+from cluster import DOWN_AFTER_MS, SHARD, Cluster, security_line
 from harness import require
 
 DOMAIN = "rack-%d"
@@ -27,8 +27,8 @@ class ScaleCluster(Cluster):
                 with open(node.config, "w") as f:
                     f.write(text[:begin] + '[tap]\nkind = "none"\n\n' + text[end:])
 
-    def _write_cluster_file(self, down_after_ms, degraded_durable):
-        text = 'security = "none"\nreplicas = 2\ndegraded_durable = %s\nheartbeat_ms = 500\ndown_after_ms = %d\n' % (
+    def _write_cluster_file(self, down_after_ms, degraded_durable, security):
+        text = security_line(security) + 'replicas = 2\ndegraded_durable = %s\nheartbeat_ms = 500\ndown_after_ms = %d\n' % (
             "true" if degraded_durable else "false", down_after_ms)
         for k in range(self.first):
             address = rig.node_address(k)
