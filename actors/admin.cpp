@@ -11,6 +11,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "capacity/node_json.h"
 #include "common/number_text.h"
 
 namespace gradtap::actors {
@@ -113,6 +114,21 @@ json before_tracking(const json& side_channel) {
   return job;
 }
 
+json own_rates(const AdminState& state) {
+  if (!state.options.capacity) return nullptr;
+  json body = capacity::to_json(state.options.capacity());
+  body["measured"] = state.options.capacity_measured && state.options.capacity_measured();
+  return body;
+}
+
+// A job that was admitted and turned out to ask for more than the nodes have.
+void warn_of_capacity(json& job, const json& side_channel) {
+  if (!side_channel.is_object() || !side_channel.contains("admission")) return;
+  const json& admission = side_channel["admission"];
+  if (admission.value("fits", true) || !admission.value("refusal", std::string()).empty()) return;
+  job["warnings"].push_back("capacity: " + admission.value("verdict", std::string()));
+}
+
 using Answer = std::function<void(json)>;
 
 // While there is time to do something about it.
@@ -136,6 +152,7 @@ void own_status(AdminPointer self, Answer answer) {
     const json side_channel = answer_of(all, "side_channel");
     const json membership = answer_of(all, "membership");
     if (!coordinator.is_object()) coordinator = before_tracking(side_channel);
+    warn_of_capacity(coordinator, side_channel);
     coordinator["job"] = s.options.job;
     if (!coordinator.contains("lineage") && side_channel.is_object())
       coordinator["lineage"] = side_channel.value("lineage", 0);
@@ -147,6 +164,7 @@ void own_status(AdminPointer self, Answer answer) {
         {"tap", s.options.tap},   {"jobs", json::array({coordinator})},
         {"actors", actors},       {"absent", all.absent}};
     body["warnings"] = s.options.warnings;
+    body["rates"] = own_rates(s);
     if (membership.is_object() && s.options.metrics != nullptr) {
       json link = json::object();
       for (const MetricValue& metric : s.options.metrics->snapshot()) link[metric.name] = metric.value;
@@ -319,6 +337,8 @@ caf::result<HttpAnswer> own_part(AdminPointer self, const std::string& what, con
     own_status(self, answer);
   } else if (what == "shards") {
     own_shards(self, answer);
+  } else if (what == "capacity") {
+    answer(own_rates(self->state));
   } else {
     const std::string_view text = argument;
     const std::size_t colon = text.find(':');

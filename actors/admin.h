@@ -4,12 +4,14 @@
 // answers; who does not answer is listed under "absent", never waited for. Owns nothing but handles. Thread: its own.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "actors/cluster_state.h"
 #include "actors/interfaces.h"
+#include "capacity/node_shape.h"
 #include "common/clock.h"
 #include "common/metrics.h"
 
@@ -21,8 +23,10 @@ struct AdminOptions {
   std::string tap;  // description of the port
   std::shared_ptr<const Clock> clock;
   std::shared_ptr<const ClusterState> cluster;
-  std::vector<std::string> warnings;         // what the operator accepted and should not forget
-  const MetricsRegistry* metrics = nullptr;  // of the node link; may be null
+  std::vector<std::string> warnings;              // what the operator accepted and should not forget
+  const MetricsRegistry* metrics = nullptr;       // of the node link; may be null
+  std::function<capacity::NodeShape()> capacity;  // what this node has and how fast it is; may be empty
+  std::function<bool()> capacity_measured;        // its rates are known
 };
 
 [[nodiscard]] AdminActor spawn_admin(caf::actor_system& system, AdminOptions options);

@@ -151,6 +151,13 @@ void open_lineage(SideChannelPointer self, caf::typed_response_promise<HttpAnswe
           });
 }
 
+// What the trainer says that a step takes; 0: it does not say.
+Result<std::uint64_t> read_step_time(const json& body) {
+  const auto given = body.find("step_time_ms");
+  if (given == body.end() || given->is_null()) return 0;
+  return json_uint(body, "step_time_ms", "attach", 86'400'000);
+}
+
 struct AttachHead {
   std::string run_nonce;
   std::uint32_t rank = 0;
@@ -199,7 +206,7 @@ caf::result<HttpAnswer> attach(SideChannelPointer self, const std::string& text)
     promise.deliver(http_error(head.error()));
     return promise;
   }
-  if (state.attached.state == AttachState::kOpening) {
+  if (state.attached.state == AttachState::kOpening || state.admission.asking) {
     promise.deliver(busy_answer("another attach is being opened"));
     return promise;
   }
@@ -236,8 +243,23 @@ caf::result<HttpAnswer> attach(SideChannelPointer self, const std::string& text)
     promise.deliver(http_error(parent.error()));
     return promise;
   }
-  open_lineage(self, promise, std::move(*plan), std::make_shared<const replica::Layout>(std::move(*layout)),
-               head->run_nonce, text, *parent);
+  const auto step_time_ms = read_step_time(*body);
+  if (!step_time_ms) {
+    ++state.refused;
+    promise.deliver(http_error(step_time_ms.error()));
+    return promise;
+  }
+  auto draft = std::make_shared<JobPlan>(std::move(*plan));
+  admit(self, *draft, *step_time_ms,
+        [self, promise, draft, layout = std::make_shared<const replica::Layout>(std::move(*layout)),
+         nonce = head->run_nonce, text, parent = *parent](const Status& admitted) mutable {
+          if (admitted) return open_lineage(self, promise, std::move(*draft), layout, nonce, text, parent);
+          if (admitted.error().code != ErrorCode::kNodeBusy) {
+            ++self->state.refused;
+            note(self, LogLevel::kError, "attach refused", {{"error", admitted.error().text()}});
+          }
+          promise.deliver(http_error(admitted.error()));
+        });
   return promise;
 }
 

@@ -374,9 +374,12 @@ MembershipActor::behavior_type membership(MembershipPointer self, const Membersh
           const std::uint64_t since = cluster.member(member).since_epoch;
           const bool another = std::exchange(entry.since_epoch, since) != since;
           if (member == cluster.self()) continue;
-          if (entry.peer && (another || cluster.is_out(member)))
+          if (entry.peer && (another || cluster.is_out(member))) {
+            // The epoch made it unknown to ClusterState already, so that nobody else would tell.
+            if (state.wiring && state.wiring->coordinator)
+              self->send(state.wiring->coordinator, live_atom_v, std::uint64_t{member}, false);
             lose(self, member, cluster.is_out(member) ? "it is no member any more" : "it was replaced");
-          else if (!entry.peer && !entry.retry_scheduled)
+          } else if (!entry.peer && !entry.retry_scheduled)
             connect(self, member);
         }
         look_at_home(self);

@@ -39,7 +39,7 @@ std::unique_ptr<caf::actor_system_config> actor_config(const ClusterState& clust
   auto config = std::make_unique<caf::actor_system_config>();
   // Low wake-up latency and few threads: the ranks of a small rig share these cores.
   config->set("scheduler.policy", caf::atom("sharing"));
-  config->set("scheduler.max-threads", std::size_t{2});
+  config->set("scheduler.max-threads", std::size_t{kWorkerThreads});
   config->set("scheduler.max-throughput", std::size_t{64});
   config->add_message_types<caf::id_block::gradtap>();
   if (cluster.alone()) return config;
@@ -86,6 +86,7 @@ Status Node::Impl::start() {
   }
   GRADTAP_TRY(directory->set_endpoints(endpoints));
 
+  capacity = std::make_shared<NodeCapacity>(config, objects);
   caf_config = actor_config(*cluster);
   system = std::make_unique<caf::actor_system>(*caf_config);
   GRADTAP_TRY(start_actors());
@@ -155,8 +156,15 @@ Status Node::Impl::start_actors() {
   next->keeper = spawn_keeper(*system, std::move(keeping));
   watch_typed(next->keeper, "keeper");
   GRADTAP_TRY(start_tap_actors(*next));
-  AdminOptions administration{config.node.name, job.name, port ? port->describe() : "none", clock, cluster,
-                              warnings,         &metrics};
+  AdminOptions administration{config.node.name,
+                              job.name,
+                              port ? port->describe() : "none",
+                              clock,
+                              cluster,
+                              warnings,
+                              &metrics,
+                              [this] { return capacity->shape(); },
+                              [this] { return capacity->measured(); }};
   next->admin = spawn_admin(*system, std::move(administration));
   watch_typed(next->admin, "admin");
 
@@ -183,6 +191,9 @@ Status Node::Impl::start_actors() {
   side.launch = [this](const JobPlanPtr& plan, std::vector<std::shared_ptr<replica::Shard>> shards) {
     return launch(plan, std::move(shards), false);
   };
+  side.admission.terms = admission_terms(config, job);
+  side.admission.own = [this] { return capacity->shape(); };
+  side.admission.measured = [this] { return capacity->measured(); };
   side.on_base_durable = [this] { baseline->begin(0); };
   next->side_channel = spawn_side_channel(*system, std::move(side));
   watch_typed(next->side_channel, "side_channel");
@@ -396,6 +407,7 @@ void Node::stop() {
   impl.gateway.actor = nullptr;
   impl.peer = nullptr;
   impl.system.reset();  // waits for every actor
+  impl.capacity.reset();
   impl.port.reset();
   impl.eal.reset();
   impl.node_link.reset();

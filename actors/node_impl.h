@@ -17,6 +17,7 @@
 #include "actors/gateway.h"
 #include "actors/interfaces.h"
 #include "actors/node.h"
+#include "actors/node_capacity.h"
 #include "actors/recovery.h"
 #include "actors/tap_retention.h"
 #include "actors/transport.h"
@@ -50,6 +51,7 @@ struct Node::Impl {
   std::optional<Transport> transport;  // set before anything uses it
   std::shared_ptr<TapRetention> retention;
   std::shared_ptr<BaselineHold> baseline = std::make_shared<BaselineHold>();
+  std::shared_ptr<NodeCapacity> capacity;
   std::vector<std::string> warnings;
   std::string coverage_hole;
   std::unique_ptr<caf::actor_system_config> caf_config;

@@ -244,6 +244,7 @@ caf::result<HttpAnswer> post(SideChannelPointer self, const MessagesPost& reques
             s.layouts_wanted.erase(to_hex(line.layout->id()));
             if (s.coordinator) self->send(s.coordinator, layout_atom_v, line.layout);
           }
+          if (line.step && live->rank == 0) count_step(self, line.step->step);
           if (line.step && s.coordinator) self->send(s.coordinator, step_atom_v, line.step);
           if (line.notice && s.coordinator)
             self->send(s.coordinator, notice_atom_v,
@@ -359,9 +360,26 @@ void merge_session(SideChannelState& state, Session theirs) {
 
 namespace {
 
+// Why the newest attach is not in force: what it was refused for before or after its lineage was opened.
+std::string refusal_text(const SideChannelState& state) {
+  if (state.attached.refusal) return state.attached.refusal->text();
+  if (state.attached.state == AttachState::kUnattached && state.admission.refusal)
+    return state.admission.refusal->text();
+  return {};
+}
+
+json admission_status(const Admission& admission) {
+  return {{"verdict", admission.verdict},
+          {"fits", admission.fits},
+          {"step_time_s", admission.job.step_time_s},
+          {"measuring_step_time", admission.measuring},
+          {"refusal", admission.refusal ? admission.refusal->text() : std::string()}};
+}
+
 SideChannelActor::behavior_type side_channel(SideChannelPointer self, const SideChannelOptions& options) {
   SideChannelState& initial = self->state;
   initial.options = options;
+  initial.started_ns = options.clock->monotonic_ns();
   initial.sessions = std::make_unique<SessionTable>(*initial.options.random);
   return {
       [self](attach_atom, const MessagesPostPtr& request) -> caf::result<HttpAnswer> {
@@ -420,7 +438,8 @@ SideChannelActor::behavior_type side_channel(SideChannelPointer self, const Side
                            {"blob_bytes", state.blob_bytes},
                            {"not_home", state.not_home},
                            {"state", attach_state_name(state.attached.state)},
-                           {"refusal", state.attached.refusal ? state.attached.refusal->text() : std::string()},
+                           {"refusal", refusal_text(state)},
+                           {"admission", admission_status(state.admission)},
                            {"chunks", state.attached.baseline ? state.attached.baseline->chunks() : 0},
                            {"chunks_total", state.attached.baseline ? state.attached.baseline->total() : 0},
                            {"lineage", state.attached.lineage()},

@@ -9,9 +9,11 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "actors/admission.h"
 #include "actors/cluster_state.h"
 #include "actors/interfaces.h"
 #include "actors/message_batch.h"
@@ -23,6 +25,14 @@
 #include "replica/shard.h"
 
 namespace gradtap::actors {
+
+// What an attach is judged by.
+struct AdmissionOptions {
+  AdmissionTerms terms;
+  std::function<capacity::NodeShape()> own;  // of this node; empty: every job is admitted
+  std::function<bool()> measured;            // its rates are known
+  std::uint64_t rates_wait_ms = 5000;        // after the start: an attach with a step time is judged without rates
+};
 
 struct SideChannelOptions {
   std::string job_name;
@@ -38,6 +48,7 @@ struct SideChannelOptions {
   std::shared_ptr<const ClusterState> cluster;       // empty: this node is alone
   // Starts coordinator and owners of the lineage and re-wires the node; an earlier lineage's actors end.
   std::function<CoordinatorActor(const JobPlanPtr&, std::vector<std::shared_ptr<replica::Shard>>)> launch;
+  AdmissionOptions admission;
   std::function<void()> on_base_durable;  // the baseline in hand is no longer needed
 };
 

@@ -38,6 +38,20 @@ struct Attached {
   [[nodiscard]] const replica::Schema& schema() const { return plan ? plan->schema : draft.schema; }
 };
 
+// The capacity of the attach that was judged last.
+struct Admission {
+  capacity::JobShape job;
+  std::uint32_t nodes = 1;
+  double share = 1;
+  bool asking = false;     // the members are being asked
+  bool measuring = false;  // the step time was not declared and is measured
+  std::optional<StepNumber> first_step;
+  std::uint64_t first_ns = 0;
+  std::string verdict;
+  bool fits = true;
+  std::optional<Error> refusal;
+};
+
 struct SideChannelState {
   explicit SideChannelState() = default;
   static inline const char* name = "side_channel";
@@ -46,6 +60,8 @@ struct SideChannelState {
   bool home = false;
   std::unique_ptr<SessionTable> sessions;
   Attached attached;
+  Admission admission;
+  std::uint64_t started_ns = 0;
   CoordinatorActor coordinator;
   LineageId base_durable = 0;            // the lineage of which every shard has a version in the stores
   std::set<std::string> busy;            // sessions with a post in flight
@@ -77,6 +93,12 @@ void spread(SideChannelPointer self, std::vector<storage::SideEntry> entries, st
 void store_and_answer(SideChannelPointer self, caf::typed_response_promise<HttpAnswer> promise, const Session* session,
                       std::vector<storage::SideEntry> entries, std::function<HttpAnswer()> answer,
                       std::function<void()> on_failure);
+
+// attach_admission.cpp: `then` hears CAPACITY_EXCEEDED, or NODE_BUSY, or that the job fits; maybe at once.
+void admit(SideChannelPointer self, const JobPlan& plan, std::uint64_t step_time_ms,
+           std::function<void(const Status&)> then);
+// A step message of rank 0 has come: after kAdmissionSteps of them the step time is known.
+void count_step(SideChannelPointer self, StepNumber step);
 
 // attach.cpp
 [[nodiscard]] caf::result<HttpAnswer> attach(SideChannelPointer self, const std::string& text);

@@ -32,9 +32,11 @@ Result<CapacityPlan> plan_capacity(const JobShape& job, const NodeShape& node, s
     const bool mapped = share && count == nodes;
     return rows(job, node, count, mapped ? *share : owned_share(job, count));
   };
-  // A job whose map is given may fit with it and not with the cut that a fresh map would have, and the other way round.
-  if (nodes > 0 && all_fit(at(nodes))) plan.nodes_needed = nodes;
-  for (std::uint32_t count = nodes > 0 ? 1 : job.replicas; count <= kNodesMax; ++count) {
+  // A job whose map is given may fit with it and not with the cut that a fresh map would have, and the other way round:
+  // what does not fit on the nodes that there are needs more of them.
+  const bool fits_here = nodes > 0 && all_fit(at(nodes));
+  if (fits_here) plan.nodes_needed = nodes;
+  for (std::uint32_t count = nodes > 0 && !fits_here ? nodes + 1 : job.replicas; count <= kNodesMax; ++count) {
     if (plan.nodes_needed && count >= *plan.nodes_needed) break;
     if (!all_fit(at(count))) continue;
     plan.nodes_needed = count;

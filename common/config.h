@@ -38,6 +38,7 @@ struct TapSection {
   std::uint64_t reorder_grace_ms = 50;
   std::uint64_t reorder_grace_packets = 4096;
   std::uint64_t idle_sleep_us_max = 1000;
+  std::uint64_t port_bits_per_second = 0;  // 0: what the interface says
 };
 
 struct DpdkSection {
@@ -109,6 +110,8 @@ struct LimitsSection {
   std::uint64_t layouts_max = 64;
   std::uint64_t pending_steps_max = 1024;
   std::uint64_t events = 4096;
+  std::uint64_t memory_bytes = 0;  // that jobs may take; 0: three quarters of the machine's
+  bool admission = true;           // a job that cannot fit is refused
 };
 
 enum class WireTransport : std::uint8_t { kGloo, kNccl };

@@ -64,6 +64,8 @@ const std::vector<Row<NodeConfig>> kNodeRows = {
      GRADTAP_UINT(tap, reorder_grace_packets, 0, 1000000)},
     {"tap", "idle_sleep_us_max", "longest sleep of an idle poller; 0 polls without sleep",
      GRADTAP_UINT(tap, idle_sleep_us_max, 0, 100000)},
+    {"tap", "port_bits_per_second", "rate of the mirror port, for capacity; 0: what the interface says, if it does",
+     GRADTAP_UINT(tap, port_bits_per_second, 0, 10'000'000'000'000)},
 
     {"dpdk", "memory_mb", "memory of the packet library", GRADTAP_UINT(dpdk, memory_mb, 64, 65536)},
     {"dpdk", "hugepages", "true takes huge pages, false ordinary memory",
@@ -144,6 +146,10 @@ const std::vector<Row<NodeConfig>> kNodeRows = {
     {"limits", "pending_steps_max", "step messages that may wait for their bytes",
      GRADTAP_UINT(limits, pending_steps_max, 4, 1048576)},
     {"limits", "events", "events kept for the status API", GRADTAP_UINT(limits, events, 16, 1048576)},
+    {"limits", "memory_bytes", "memory that a job may take, for capacity; 0: three quarters of the machine's",
+     GRADTAP_UINT(limits, memory_bytes, 0, 64 * kTi)},
+    {"limits", "admission", "true: a job that does not fit is refused at attach; false: it is admitted and named",
+     BoolField<NodeConfig>{+[](NodeConfig& config) -> bool& { return config.limits.admission; }}},
 };
 
 const std::vector<Row<JobSection>> kJobRows = {

@@ -130,7 +130,7 @@ Result<std::vector<NodeShape>> ask_cluster(const std::string& endpoint) {
   const auto take = [&](const json& body) -> Status {
     if (!body.is_object()) return {};
     const auto rates = body.find("rates");
-    if (rates == body.end() || !rates->is_object())
+    if (rates == body.end() || !rates->is_object() || !rates->value("measured", true))
       return fail(ErrorCode::kNodeBusy, "a node has not measured its rates", body.value("node", std::string("?")), {},
                   {}, "ask again in a second");
     auto node = capacity::node_from_json(*rates);
@@ -268,7 +268,10 @@ int plan_capacity(CapacityOptions& options) {
   for (const NodeFlag& flag : kNodeFlags) {
     double& value = field_of(node, flag.field);
     std::string source = options.cluster.empty() ? flag.source : "measured by " + node.name;
-    if (options.cluster.empty()) value = flag.standard;
+    if (value <= 0) {
+      value = flag.standard;
+      source = flag.source;
+    }
     if (const auto given = options.given.find(flag.field); given != options.given.end()) {
       value = given->second;
       source = std::string("flag ") + flag.flag;

@@ -36,12 +36,13 @@ class Cluster:
 
     def __init__(self, r, folder, job="demo", publish_interval=1, points_kept=1000, shard_elements=SHARD,
                  full_every_steps=16, down_after_ms=DOWN_AFTER_MS, degraded_durable=True, objects=None,
-                 job_keys="", security="tls", **tap):
+                 job_keys="", more_sections="", security="none", **tap):
         self.rig, self.folder, self.job = r, folder, job
         self.down_after = down_after_ms / 1000.0
         self.objects = objects or os.path.join(folder, "points")
         os.makedirs(self.objects, exist_ok=True)
         sections = '\n[objects]\ndirectory = "%s"\npoints_kept = %d\n' % (self.objects, points_kept)
+        sections += more_sections
         if r.nodes > 1:
             self._write_cluster_file(down_after_ms, degraded_durable, security)
             sections += '\n[cluster]\nfile = "cluster.toml"\n'

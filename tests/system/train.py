@@ -66,6 +66,7 @@ def parse():
     p.add_argument("--or-fresh", action="store_true", help="with --restore: begin at step 0 where there is no point")
     p.add_argument("--job", default="demo")
     p.add_argument("--attach-timeout-ms", type=int, default=0)
+    p.add_argument("--step-time", type=float, default=0.0, help="what attach declares, in seconds; 0: nothing")
     p.add_argument("--shard-elements", type=int, default=1 << 17)
     p.add_argument("--no-roots", action="store_true")
     p.add_argument("--tensor-digests", action="store_true")
@@ -113,6 +114,8 @@ def restore(a, ddp, optimizer, schedule, data):
 
 def attach(a, ddp, optimizer, schedule, data, restored):
     options = {"attach_timeout_ms": a.attach_timeout_ms} if a.attach_timeout_ms else {}
+    if a.step_time:
+        options["step_time_s"] = a.step_time
     if restored:
         options["resume_from"] = restored
     return import_gradtap().attach(ddp, optimizer, endpoint=sources(a.attach), job=a.job, scheduler=schedule,

@@ -87,6 +87,8 @@ def attach_body(tap, ddp, job, run_nonce, rank, leaves):
         "layouts_expected": [] if tap._has_rebuilt else layout.expected_sizes(ddp, model.parameters),
         "resume_from": None if restored is None else restored.describe(), "baseline": "sync", "step": tap.step,
     })
+    if tap._step_time_s is not None:
+        body["step_time_ms"] = max(1, int(1000 * tap._step_time_s))
     return body
 
 

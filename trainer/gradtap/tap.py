@@ -29,11 +29,13 @@ _live = weakref.WeakSet()
 
 
 def attach(ddp, optimizer, endpoint, job, scheduler=None, scaler=None, extra=None, attach_timeout_ms=10000,
-           flush_ms=5000, resume_from=None, queue_bytes=MAX_BYTES, blob_bytes=BLOB_BYTES):
+           flush_ms=5000, resume_from=None, queue_bytes=MAX_BYTES, blob_bytes=BLOB_BYTES, step_time_s=None):
     """Called on every rank before the first step. Always returns a Tap; `tap.enabled` tells whether it is in force.
-    resume_from: a Restored on which start() was called; steps are counted on from there."""
+    resume_from: a Restored on which start() was called; steps are counted on from there.
+    step_time_s: how long a step takes; the nodes then refuse at once what they cannot keep up with."""
     tap = Tap(optimizer, scaler, flush_ms / 1000.0)
     tap._limits = (queue_bytes, blob_bytes)
+    tap._step_time_s = step_time_s
     if resume_from is not None and getattr(resume_from, "fresh", False):
         resume_from = None
     tap._resume_from = resume_from
@@ -60,6 +62,7 @@ class Tap:
         self._log = log.RateLimited()
         self._sender = self._outbox = self._recorder = self._side = None
         self._resume_from, self._limits = None, (MAX_BYTES, BLOB_BYTES)
+        self._step_time_s = None
         self._undo = []
         self._closed = False
         _live.add(self)
