@@ -18,6 +18,7 @@ constexpr std::size_t kOpsKept = 16'384;
 constexpr std::size_t kDroppedKept = 65'536;
 constexpr std::size_t kMessageTimesKept = 64;
 constexpr std::uint64_t kAskAgainNs = 1'000'000'000;
+constexpr std::uint64_t kJumpAfterNs = 5'000'000'000;
 constexpr std::uint64_t kFetchAgainNs = 50'000'000;  // what a peer has bound is there for others a little later
 constexpr unsigned kNewestVersionTries = 4;
 constexpr std::uint64_t kAskVersionAgainNs = 300'000'000;
@@ -562,6 +563,7 @@ bool Coordination::begin_next() {
       hold(GapReason::kScalarsMissing, fmt::format("message of step {} of rank 0 has not come", step),
            "the client sends it again");
       ask_for_messages();
+      jump_over_missing_message();
       // A node that owns nothing yet needs none of the steps whose messages are gone.
       if (applied_.empty() && !messages_.empty()) {
         bound_ = applied_here_ = messages_.begin()->first - 1;
@@ -878,6 +880,16 @@ void Coordination::forget_ops_of_step() {
   // A step that was fetched before anything was bound here: what a peer has learnt says which ops are over.
   if (binder_.deltas().empty() && binder_.hint())
     for (const std::uint32_t comm : binder_.comms()) forget(comm, end_at(*binder_.hint()));
+}
+
+// Nobody keeps the message any more: what the co-owners have made of the step, and of those after it, takes its place.
+void Coordination::jump_over_missing_message() {
+  const std::uint64_t now = clock_.monotonic_ns();
+  if (now - awaited_since_ns_ < kJumpAfterNs || now - jump_asked_ns_ < kAskAgainNs) return;
+  jump_asked_ns_ = now;
+  for (const auto& [shard, version] : applied_)
+    if (const auto best = progress_.best_elsewhere(shard, shape_.self); best && *best > version)
+      commands_.emplace_back(AskVersion{shard, version + 1});
 }
 
 void Coordination::ask_for_messages() {

@@ -251,6 +251,7 @@ class Coordination {
   [[nodiscard]] bool known_incomplete(const dataplane::Assignments& assignments) const;
   void fetch_if_due();
   void ask_for_messages();
+  void jump_over_missing_message();
   void follow_owners();
   // The scalars of a step that is bound; kept for owners that come to it later.
   GoPtr keep_go(const StepMessagePtr& message, std::uint64_t first_order);
@@ -313,6 +314,7 @@ class Coordination {
   std::uint64_t durable_behind_since_ns_ = 0;  // and has stood behind verified since then
   std::uint64_t layout_asked_ns_ = 0;
   std::uint64_t messages_asked_ns_ = 0;
+  std::uint64_t jump_asked_ns_ = 0;
   std::uint64_t last_ops_ns_ = 0;                   // when an assembler last had news
   std::map<StepNumber, std::uint64_t> message_ns_;  // when the newest messages came
   // counters

@@ -124,11 +124,11 @@ struct Carrier {
     const ClusterState* cluster = self->state.options.cluster.get();
     if (cluster == nullptr || !wiring().fetcher) return;
     const std::vector<MemberIndex> peers = cluster->live_peers();
+    if (peers.empty()) return;
+    // The home first; it may be a node that came later than the message, so then the others in turn.
     auto home = cluster->home();
-    if (!home || *home == cluster->self()) {  // then one of the others may have it
-      if (peers.empty()) return;
-      home = peers[self->state.asked_peers++ % peers.size()];
-    }
+    if (!home || *home == cluster->self() || self->state.asked_peers++ % 2 == 1)
+      home = peers[self->state.asked_peers / 2 % peers.size()];
     self->request(wiring().fetcher, kSyncDeadline, sync_atom_v, std::uint64_t{*home}, std::uint64_t{ask.after})
         .then([](const Outcome&) {}, [](const caf::error&) {});
   }

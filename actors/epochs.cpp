@@ -43,13 +43,22 @@ void remember(EpochPointer self, const Error& error) {
 
 void take(EpochPointer self, storage::StoredEpoch&& stored) {
   EpochState& state = self->state;
-  state.failing = false;
-  if (stored.record.number <= state.options.cluster->epoch_number()) return;
+  const bool newer = stored.record.number > state.options.cluster->epoch_number();
+  if (!newer) {
+    state.failing = false;
+    return;
+  }
   const auto epoch = std::make_shared<const storage::StoredEpoch>(std::move(stored));
+  state.options.adopt(epoch);
+  if (state.options.cluster->epoch_number() < epoch->record.number)
+    return remember(self, {ErrorCode::kObjectForeign, "the newest epoch does not follow the one in force",
+                           fmt::format("epoch {}", epoch->record.number), "the same members at the same places",
+                           fmt::format("epoch {} stays in force", state.options.cluster->epoch_number()),
+                           "find out who wrote it; restart this node when it is right"});
   state.options.events->add(
       LogLevel::kInfo, "an epoch is in force",
       {{"epoch", epoch->record.number}, {"cause", epoch->record.cause}, {"proposer", epoch->record.proposer}});
-  state.options.adopt(epoch);
+  state.failing = false;
 }
 
 void look(EpochPointer self) {
@@ -65,14 +74,25 @@ std::size_t shards_of(const EpochState& state) {
   return state.options.cluster->epoch()->record.owners.size();
 }
 
-PlacementView view_of(EpochPointer self) {
+// Nothing: the cluster has a job, and this node cannot say where its shards are. That is not the same as no shards.
+std::optional<PlacementView> view_of(EpochPointer self) {
   EpochState& state = self->state;
-  PlacementView view;
-  if (!state.wiring || !state.wiring->coordinator) return view;
+  std::optional<PlacementView> view;
+  if (!state.wiring || !state.wiring->coordinator) {
+    if (state.options.cluster->epoch()->record.owners.empty()) view.emplace();
+    return view;
+  }
   caf::scoped_actor waiter{self->system()};
   waiter->request(state.wiring->coordinator, kCoordinatorDeadline, placement_atom_v)
       .receive([&](const PlacementViewPtr& got) { view = *got; }, [](const caf::error&) {});
   return view;
+}
+
+DrainCheck check_of(EpochPointer self, MemberIndex member) {
+  const auto view = view_of(self);
+  DrainCheck check = check_drain(*self->state.options.cluster, view.value_or(PlacementView{}), member);
+  if (!view) check.reasons.emplace_back("this node cannot say now where the shards are");
+  return check;
 }
 
 std::string text_of(const json& body) {
@@ -90,11 +110,16 @@ Status allowed(EpochPointer self, const MemberCommand& command) {
   const ClusterState& cluster = *self->state.options.cluster;
   const auto member = cluster.index_of(command.name);
   if (!member) return {};
-  const PlacementView view = view_of(self);
   if (command.action == MemberAction::kRetire) {
+    const auto view = view_of(self);
+    // What it holds counts when it has said so itself; a dead one cannot, but others must have everything.
+    const bool heard = view && *member < view->heard.size() && view->heard[*member];
+    if (!view || (cluster.live(*member) && !view->shards.empty() && !heard))
+      return fail(ErrorCode::kMemberUnsafe, "it is not known now which shards the member holds", command.name,
+                  "a report of its own", "none", "try again, or ask another member");
     std::size_t held = 0;
     std::string waits;
-    for (const ShardView& shard : view.shards)
+    for (const ShardView& shard : view->shards)
       for (const HolderView& holder : shard.holders)
         if (holder.member == *member && holder.version) {
           ++held;
@@ -103,12 +128,15 @@ Status allowed(EpochPointer self, const MemberCommand& command) {
     if (held > 0)
       return fail(ErrorCode::kMemberUnsafe, "the member still holds shards", command.name, "none",
                   fmt::format("{} ({})", held, waits), "wait for the hand-off: `gradtap nodes drain` does");
+    if (const std::size_t alone = check_drain(cluster, *view, *member).alone_shards; alone > 0)
+      return fail(ErrorCode::kMemberUnsafe, "shards have no other live owner that keeps up", command.name, "none",
+                  std::to_string(alone), "start their owners first");
     if (cluster.home() == *member)
       return fail(ErrorCode::kMemberUnsafe, "the member is still the home of the job", command.name,
                   "another ready member", "none", "wait until another member is ready");
     return {};
   }
-  const DrainCheck check = check_drain(cluster, view, *member);
+  const DrainCheck check = check_of(self, *member);
   if (check.safe() || command.force) return {};
   return fail(ErrorCode::kMemberUnsafe, "something would be lost with this member", command.name,
               "nothing that only it has", fmt::format("{}", fmt::join(check.reasons, "; ")),
@@ -129,8 +157,7 @@ Result<json> carry_out(EpochPointer self, const MemberCommand& command) {
     const std::size_t shards = shards_of(state);
     auto next = next_epoch(now, command, shards);
     json answer = {{"epoch", now.number}, {"changed", next && next->has_value()}, {"moves", 0}};
-    if (const auto member = cluster.index_of(command.name))
-      answer["check"] = check_json(check_drain(cluster, view_of(self), *member));
+    if (const auto member = cluster.index_of(command.name)) answer["check"] = check_json(check_of(self, *member));
     if (!next) {
       // Whether a member may be lost is another question than whether it may be drained.
       if (!command.check || !answer.contains("check")) return std::unexpected(next.error());
@@ -206,7 +233,7 @@ json nodes(EpochPointer self) {
   const EpochState& state = self->state;
   const ClusterState& cluster = *state.options.cluster;
   const EpochPtr epoch = cluster.epoch();
-  const PlacementView view = view_of(self);
+  const PlacementView view = view_of(self).value_or(PlacementView{});
   struct Sum {
     std::size_t assigned = 0, in_sync = 0, syncing = 0, releasing = 0;
     std::uint64_t bytes = 0, bytes_left = 0;

@@ -4,7 +4,8 @@
 // its counters. Threads: detached, one. Invariants: a proposal is computed from the newest stored epoch and created
 // conditionally; who loses the race reads the winner and thinks again; epochs change by command only (and when a
 // lineage has another number of shards, which moves nothing). Failure behaviour: a store that cannot be reached means
-// no new epoch; everything else goes on, and the error is shown; commands are answered with it.
+// no new epoch; everything else goes on, and the error is shown; commands are answered with it. What
+// only a coordinator knows (who holds what) is never taken for nothing when it cannot be asked: no member is let go.
 #pragma once
 
 #include <functional>

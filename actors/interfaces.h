@@ -332,7 +332,7 @@ using AdminActor = caf::typed_actor<
     caf::replies_to<shards_atom>::with<HttpAnswer>,
     // State roots: GET /v1/jobs/J/digests.
     caf::replies_to<digests_atom, std::uint64_t, std::uint64_t>::with<HttpAnswer>,
-    // The same questions (status, shards, digests FROM:TO) for this node alone, as peers ask them.
+    // The same questions (status, shards, digests FROM:TO, capacity) for this node alone, as peers ask them.
     caf::replies_to<ask_atom, std::string, std::string>::with<HttpAnswer>,
     // The actors in force.
     caf::reacts_to<wire_atom, WiringPtr>,

@@ -32,7 +32,7 @@ caf::result<std::string> answer(PeerPointer self, const std::string& what, const
   };
   if (what == "upload" && wiring && wiring->publisher)
     self->request(wiring->publisher, kUploadDeadline, upload_atom_v, argument).then(deliver, give_up);
-  else if (wiring && wiring->admin && (what == "status" || what == "shards" || what == "digests"))
+  else if (wiring && wiring->admin && (what == "status" || what == "shards" || what == "digests" || what == "capacity"))
     self->request(wiring->admin, kDeadline, ask_atom_v, what, argument).then(deliver, give_up);
   else
     promise.deliver(error_text("nobody here answers " + what.substr(0, 32)));

@@ -226,7 +226,7 @@ void ask_for_version(OwnerPointer self, StepNumber at_least) {
 void fetch_gradient(OwnerPointer self, const GoPtr& go) {
   OwnerState& state = self->state;
   const StepNumber step = go->scalars.step;
-  if (!state.options.shard) return;  // the coordinator asks for a version
+  if (!state.options.shard) return ask_for_version(self, step);  // there is nothing to apply it to
   if (state.failed || state.released || !state.wiring || !state.wiring->fetcher || state.fetching ||
       step != shard_of(state).version() + 1)
     return;
@@ -308,7 +308,7 @@ OwnerActor::behavior_type owner(OwnerPointer self, const ShardOwnerOptions& opti
         OwnerState& state = self->state;
         const StepNumber step = go->scalars.step;
         const StepNumber version = state.options.shard ? state.options.shard->version() : 0;
-        if (step <= version || step > version + kPendingStepsMax) return;
+        if (state.released || step <= version || step > version + kPendingStepsMax) return;
         state.pending[step].go = go;
         apply_ready(self);
       },

@@ -58,8 +58,8 @@ Result<nlohmann::json> document_of(const std::string& endpoint, const std::strin
   if (!result) return unreachable(endpoint, result);
   if (result->status != 200) return std::unexpected(from_answer(endpoint, path, result->status, result->body));
   auto document = nlohmann::json::parse(result->body, nullptr, false);
-  if (document.is_discarded())
-    return fail(ErrorCode::kRequestMalformed, "the node's answer is not JSON", endpoint + path, "JSON",
+  if (!document.is_object())
+    return fail(ErrorCode::kRequestMalformed, "the node's answer is not a JSON object", endpoint + path, "JSON",
                 result->body.substr(0, 60), "check that the endpoint is a gradtap node");
   return document;
 }

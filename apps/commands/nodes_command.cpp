@@ -29,26 +29,36 @@ void print_members(const json& nodes) {
              number(nodes, "replicas"), number(nodes, "shards"), text(nodes, "home"));
   fmt::print("  {:<16} {:<9} {:<8} {:>8} {:>8} {:>8} {:>9} {:>10} {:<4} {:<12} {}\n", "name", "member", "state",
              "assigned", "in_sync", "syncing", "releasing", "MiB_left", "tap", "domain", "link");
-  for (const json& member : nodes.value("members", json::array()))
+  for (const json& member : objects(nodes, "members"))
     fmt::print("  {:<16} {:<9} {:<8} {:>8} {:>8} {:>8} {:>9} {:>10.1f} {:<4} {:<12} {}\n", text(member, "name"),
                text(member, "membership"), text(member, "membership") == "out" ? "-" : text(member, "state"),
                number(member, "assigned"), number(member, "in_sync"), number(member, "syncing"),
-               number(member, "releasing"), mebibytes(member, "bytes_left"), member.value("tap", false) ? "yes" : "no",
+               number(member, "releasing"), mebibytes(member, "bytes_left"), flag(member, "tap") ? "yes" : "no",
                text(member, "domain"), text(member, "link"));
   if (const std::string error = text(nodes, "store_error"); !error.empty())
     fmt::print("  the object store does not answer, members stay as they are: {}\n", error);
 }
 
+// Empty when the answer has none.
+json check_of(const json& answer) {
+  const auto found = answer.find("check");
+  return found != answer.end() && found->is_object() ? *found : json::object();
+}
+
 void print_check(const json& answer, const std::string& name) {
-  if (!answer.contains("check") || !answer["check"].is_object()) return;
-  const json& check = answer["check"];
-  const bool safe = check.value("safe", false);
+  const json check = check_of(answer);
+  if (check.empty()) {
+    fmt::print("{}: the node does not say whether it is safe to take down\n", name);
+    return;
+  }
+  const bool safe = flag(check, "safe");
   fmt::print("{}: {}\n", name, safe ? "safe to take down now" : "NOT safe to take down now");
-  for (const json& reason : check.value("reasons", json::array()))
-    if (reason.is_string()) fmt::print("  because {}\n", reason.get<std::string>());
+  if (const auto reasons = check.find("reasons"); reasons != check.end() && reasons->is_array())
+    for (const json& reason : *reasons)
+      if (reason.is_string()) fmt::print("  because {}\n", reason.get<std::string>());
   fmt::print("  it holds {} shards ({:.1f} MiB); taken down now, {} shards would have fewer copies than wanted\n",
              number(check, "held_shards"), mebibytes(check, "held_bytes"), number(check, "short_shards"));
-  if (check.value("is_home", false)) fmt::print("  it is the home of the job: another ready node takes that over\n");
+  if (flag(check, "is_home")) fmt::print("  it is the home of the job: another ready node takes that over\n");
   if (const std::string refused = text(answer, "refused"); !refused.empty())
     fmt::print("  draining it would be refused: {}\n", refused);
   else
@@ -70,7 +80,7 @@ struct Progress {
 
 Progress progress_of(const json& nodes, const std::string& name) {
   Progress progress;
-  for (const json& member : nodes.value("members", json::array())) {
+  for (const json& member : objects(nodes, "members")) {
     progress.unsettled += number(member, "syncing") + number(member, "releasing");
     progress.bytes_left += number(member, "bytes_left");
     if (text(member, "name") != name) continue;
@@ -117,8 +127,8 @@ class Reporter {
 
 // True: done(progress) became true. A node that does not answer for a while may be the one that is taken down.
 template <class Done>
-Result<bool> wait_until(const NodeClient& client, const NodesOptions& options, const std::string& what, Done done) {
-  const auto deadline = Clock::now() + std::chrono::seconds(options.wait_s);
+Result<bool> wait_until(const NodeClient& client, const NodesOptions& options, Clock::time_point deadline,
+                        const std::string& what, Done done) {
   Reporter reporter;
   int missed = 0;
   for (;;) {
@@ -176,31 +186,39 @@ int nodes_change(const Common& common, const NodesOptions& options) {
       fmt::print("{}\n", answer->dump(2));
     else
       print_check(*answer, options.name);
-    return answer->contains("check") && (*answer)["check"].value("safe", false) ? 0 : 1;
+    return flag(check_of(*answer), "safe") ? 0 : 1;
   }
   fmt::print("epoch {}: {} {}{}, {} shards move\n", number(*answer, "epoch"), options.action, options.name,
-             answer->value("changed", false) ? "" : " (already so)", number(*answer, "moves"));
+             flag(*answer, "changed") ? "" : " (already so)", number(*answer, "moves"));
   if (const auto same = number(*answer, "shards_in_one_domain"); same > 0)
     fmt::print("warning: {} shards have all their owners in one failure domain\n", same);
   std::fflush(stdout);
   if (options.wait_s == 0) return 0;
+  const auto deadline = Clock::now() + std::chrono::seconds(options.wait_s);
   if (options.action == "drain") {
-    const auto empty = wait_until(client, options, "drain " + options.name, [](const Progress& now) {
-      return now.out || (now.found && now.held == 0 && !now.is_home);
-    });
-    if (!empty) return refused(empty.error());
-    if (!*empty) return late(options);
-    const auto retired = client.post("/v1/nodes", request_of(options, "retire"));
+    Result<json> retired = json::object();
+    do {
+      const auto empty = wait_until(client, options, deadline, "drain " + options.name, [](const Progress& now) {
+        return now.out || (now.found && now.held == 0 && !now.is_home);
+      });
+      if (!empty) return refused(empty.error());
+      if (!*empty) return late(options);
+      retired = client.post("/v1/nodes", request_of(options, "retire"));
+      // A node that has just started does not know yet what the others hold: it refuses, and knows a little later.
+      if (retired || retired.error().code != ErrorCode::kMemberUnsafe) break;
+      std::this_thread::sleep_for(kPause);
+    } while (Clock::now() < deadline);
     if (!retired) return refused(retired.error());
     fmt::print("{} owns nothing and is out of the cluster (epoch {}): it may be stopped\n", options.name,
                number(*retired, "epoch"));
     return 0;
   }
   const bool leaves = options.action == "remove";
-  const auto settled = wait_until(client, options, options.action + " " + options.name, [&](const Progress& now) {
-    if (leaves) return now.out && now.unsettled == 0;
-    return now.found && now.up && now.unsettled == 0 && now.in_sync == now.assigned;
-  });
+  const auto settled =
+      wait_until(client, options, deadline, options.action + " " + options.name, [&](const Progress& now) {
+        if (leaves) return now.out && now.unsettled == 0;
+        return now.found && now.up && now.unsettled == 0 && now.in_sync == now.assigned;
+      });
   if (!settled) return refused(settled.error());
   if (!*settled) return late(options);
   fmt::print("{} {}: every shard is where it belongs\n", options.action, options.name);

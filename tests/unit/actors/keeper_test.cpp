@@ -286,4 +286,77 @@ TEST_CASE("side state that no kept message names goes with the logs") {
   CHECK(rig.owner.status(rig.keeper)["blobs_dropped"] == 1);
 }
 
+TEST_CASE("a released shard is gone, the others are not, and it may come again") {
+  KeeperRig rig;
+  rig.wire();
+  for (ShardId id = 0; id < 3; ++id) rig.give(rig.record(id, 0, true));
+  for (int i = 0; i < 3; ++i) rig.expect_durable(0);
+  const auto release = [&](LineageId lineage, ShardId id) {
+    rig.owner.self->send(rig.keeper, release_atom_v, std::uint32_t{lineage}, std::uint32_t{id});
+  };
+  release(2, 1);  // of another lineage
+  CHECK(rig.owner.status(rig.keeper)["shards_released"] == 0);
+  CHECK(rig.mark(1) == 0);
+  release(1, 1);
+  release(1, 1);
+  release(1, 99);
+  json status = rig.owner.status(rig.keeper);
+  CHECK(status["shards_released"] == 3);
+  CHECK(status["failures"] == 0);
+  CHECK_FALSE(rig.mark(1));
+  CHECK(rig.mark(0) == 0);
+  CHECK(rig.mark(2) == 0);
+  // Retention is not held up by what is no longer here.
+  for (StepNumber step = 1; step <= 4; ++step) {
+    for (const ShardId id : {0U, 2U}) {
+      rig.job.step(id, false);
+      rig.give(rig.record(id, step, step == 4));
+    }
+    for (int i = 0; i < 2; ++i) rig.expect_durable(step);
+  }
+  CHECK(rig.owner.status(rig.keeper)["failures"] == 0);
+  // It comes back as another version, after which logs follow.
+  for (StepNumber step = 1; step <= 3; ++step) rig.job.step(1, false);
+  rig.give([&] {
+    auto base = std::make_shared<ShardRecord>(*rig.record(1, 3, true));
+    base->commit.has_log = false;
+    base->commit.log.clear();
+    return ShardRecordPtr(base);
+  }());
+  rig.expect_durable(3);
+  rig.job.step(1, false);
+  rig.give(rig.record(1, 4, false));
+  rig.expect_durable(4);
+  CHECK(rig.mark(1) == 4);
+  CHECK(rig.job.store->full_steps(rig.job.plan->job, 1, 1).value() == std::vector<StepNumber>{3});
+  CHECK_FALSE(rig.job.store->read_log(rig.job.plan->job, 1, 1, 3));
+}
+
+TEST_CASE("what is queued of a shard goes with it, and what is queued of others stays") {
+  KeeperRig rig;
+  rig.wire();
+  for (ShardId id = 0; id < 3; ++id) rig.give(rig.record(id, 0, true));
+  for (int i = 0; i < 3; ++i) rig.expect_durable(0);
+  const std::filesystem::path place = rig.job.dir.path;
+  const std::filesystem::path away = place.string() + ".away";
+  std::filesystem::rename(place, away);  // nothing can be committed now
+  for (ShardId id = 0; id < 3; ++id) {
+    rig.job.step(id, false);
+    rig.give(rig.record(id, 1, false));
+  }
+  CHECK_FALSE(rig.coordinator.expect<Durable>(durable_atom_v).outcome.ok);
+  rig.owner.self->send(rig.keeper, release_atom_v, std::uint32_t{1}, std::uint32_t{1});
+  CHECK(rig.owner.status(rig.keeper)["queue"] == 2);
+  std::filesystem::rename(away, place);
+  std::vector<ShardId> done;
+  for (int i = 0; i < 2; ++i) {
+    const Durable durable = rig.owner.expect<Durable>(durable_atom_v);
+    CHECK(durable.step == 1);
+    done.push_back(durable.shard);
+  }
+  std::sort(done.begin(), done.end());
+  CHECK(done == std::vector<ShardId>{0, 2});
+  CHECK(rig.owner.silent<Durable>(durable_atom_v));
+}
+
 }  // namespace gradtap::actors

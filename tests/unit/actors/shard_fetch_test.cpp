@@ -347,4 +347,34 @@ TEST_CASE("an owner with nothing asks when it is told to, and starts from what a
   CHECK(rig.status()["state"] == "in_sync");
 }
 
+TEST_CASE("an owner with nothing that is told to fetch a step asks for a version instead") {
+  Rig rig(false);
+  rig.wire();
+  rig.fetch(6);
+  CHECK(rig.comes_to("fetches_failed", 1));
+  CHECK(rig.versions_asked->all() == std::vector<StepNumber>{6});
+  CHECK(rig.pulled->all().empty());
+}
+
+TEST_CASE("a version that comes after the owner was released is not taken") {
+  Rig rig(false);
+  rig.wire();
+  (void)rig.advance_twin(1);
+  rig.versions->then(version(std::move(rig.twin)));
+  {
+    // The fetcher is busy with a gradient for somebody else: the version's answer comes after the release.
+    const std::lock_guard closed(*rig.gate);
+    rig.keeper.self->send(rig.fetcher, pull_atom_v, std::uint32_t{1}, std::uint32_t{1}, std::uint64_t{1});
+    rig.coordinator.self->send(rig.owner, version_atom_v, std::uint64_t{0});
+    CHECK(rig.status()["state"] == "syncing");
+    rig.coordinator.self->send(rig.owner, release_atom_v);
+    CHECK(rig.status()["state"] == "released");
+  }
+  for (int i = 0; i < 2000 && rig.versions_asked->all().empty(); ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  CHECK(rig.nothing_applied());
+  CHECK_FALSE(rig.keeper.next_record(std::chrono::milliseconds(60)));
+  CHECK(rig.status()["jumps"] == 0);
+}
+
 }  // namespace gradtap::actors

@@ -1,5 +1,6 @@
 #include "actors/shard_owner.h"
 
+#include <atomic>
 #include <cstring>
 
 #include <doctest/doctest.h>
@@ -254,6 +255,84 @@ TEST_CASE("a recovered shard says that it is durable and writes no base") {
   CHECK_FALSE(rig.keeper.next_record(std::chrono::milliseconds(60)));
   rig.all_of(1);
   rig.expect_applied(1);
+}
+
+TEST_CASE("a full version that a peer waits for goes along with the next step") {
+  OwnerRig rig;
+  rig.start();
+  rig.all_of(1);
+  rig.expect_applied(1);                                                  // not durable yet
+  rig.coordinator.self->send(rig.owner, full_atom_v, ~std::uint64_t{0});  // what is far away means the next one
+  CHECK_FALSE(rig.keeper.next_record(std::chrono::milliseconds(60)));
+  rig.all_of(2);
+  CHECK_FALSE(rig.expect_applied(2)->commit.full.empty());
+  rig.durable(1);
+  rig.durable(2);
+  CHECK_FALSE(rig.keeper.next_record(std::chrono::milliseconds(60)));  // once
+  rig.all_of(3);
+  CHECK(rig.expect_applied(3)->commit.full.empty());
+}
+
+TEST_CASE("a released owner lets go once, and nothing makes it do anything after that") {
+  OwnerRig rig;
+  const auto told = std::make_shared<std::atomic<int>>(0);
+  ShardOwnerOptions options;
+  options.plan = rig.plan;
+  options.shard = test::fresh_shard(*rig.plan, 1);
+  options.durable = true;
+  options.on_released = [told](ShardId id) {
+    CHECK(id == 1);
+    ++*told;
+  };
+  rig.keeper.end(rig.owner);
+  rig.owner = spawn_shard_owner(rig.system, std::move(options));
+  const auto release = [&] { rig.coordinator.self->send(rig.owner, release_atom_v); };
+  const auto released = [&](std::chrono::milliseconds most) {
+    bool got = false;
+    rig.keeper.self->receive(
+        [&](release_atom, std::uint32_t lineage, std::uint32_t shard) {
+          CHECK(lineage == 1);
+          CHECK(shard == 1);
+          got = true;
+        },
+        caf::after(most) >> [] {});
+    return got;
+  };
+  release();  // it is not connected yet
+  CHECK_FALSE(released(std::chrono::milliseconds(60)));
+  rig.wire();
+  CHECK(rig.coordinator.expect<Applied>(applied_atom_v).step == 0);
+  rig.contribute(1, 0);
+  rig.contribute(1, 1);
+  release();
+  release();
+  CHECK(released(std::chrono::seconds(20)));
+  CHECK_FALSE(released(std::chrono::milliseconds(60)));
+  CHECK(*told == 1);
+  rig.all_of(1);
+  rig.coordinator.self->send(rig.owner, full_atom_v, std::uint64_t{0});
+  rig.durable(0);
+  CHECK(rig.nothing_applied());
+  CHECK_FALSE(rig.keeper.next_record(std::chrono::milliseconds(60)));
+  const json status = rig.keeper.status(rig.owner);
+  CHECK(status["state"] == "released");
+  CHECK(status["version"] == 0);
+  CHECK(status["pending"] == 0);
+}
+
+TEST_CASE("contributions are held for so many steps after the version, and not for more") {
+  OwnerRig rig;
+  ShardOwnerOptions options;
+  options.plan = rig.plan;
+  options.shard = test::fresh_shard(*rig.plan, 1);
+  options.durable = true;
+  options.hold_steps = 3;
+  rig.keeper.end(rig.owner);
+  rig.owner = spawn_shard_owner(rig.system, std::move(options));
+  for (StepNumber step = 1; step <= 6; ++step) rig.contribute(step, 0);
+  const json status = rig.keeper.status(rig.owner);
+  CHECK(status["pending"] == 3);
+  CHECK(status["dropped_contributions"] == 3);
 }
 
 }  // namespace gradtap::actors

@@ -63,7 +63,8 @@ TEST_CASE("ca init, issue, rotate and show: exit codes and JSON") {
   CHECK(both[0]["addresses"] == json::array({"10.0.0.1"}));
   CHECK(both[1]["addresses"] == json::array({"fd00::2"}));
   CHECK(both[1]["done"] == "made");
-  CHECK(both[1]["days_left"] == 364);  // 365 days, some moments ago
+  const int days_left = both[1]["days_left"].get<int>();
+  CHECK((days_left == 364 || days_left == 365));  // 365 days, some moments ago or in this very second
   const std::string certificate = at + "/nodes/a/node.crt";
   const json shown = json::parse(ca("show --json " + certificate).text);
   CHECK(shown[0]["sha256"] == both[0]["sha256"]);

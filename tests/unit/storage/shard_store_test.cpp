@@ -331,3 +331,143 @@ TEST_CASE("readers on another thread see whole steps while the owner writes") {
   CHECK(torn == 0);
   CHECK(reads > 0);
 }
+
+namespace {
+
+// Ends the life of a store at a named point, as a kill would for what is on the disk.
+struct StopAt final : KillPoints {
+  struct Stop {};
+  std::string point;
+  void reached(std::string_view name) override {
+    if (name == point) throw Stop{};
+  }
+};
+
+// Shards 0..2 at step 3: a full version of step 0 and 2, logs of 1..3; and shard 1 of another lineage and another job.
+void fill(ShardStore& store) {
+  const auto commit = [&](const JobId& job, LineageId lineage, StepNumber step, ShardId first, ShardId last) {
+    OwnedCommit next(job, lineage, step);
+    for (ShardId shard = first; shard <= last; ++shard) next.shard(shard, step > 0, step % 2 == 0, 9000 + shard);
+    require_ok(store.commit(next.commit));
+  };
+  for (StepNumber step = 0; step <= 3; ++step) commit(kJob, 1, step, 0, 2);
+  commit(kJob, 2, 0, 1, 1);
+  commit(job_id("another"), 1, 0, 1, 1);
+}
+
+void check_others(ShardStore& store) {
+  for (const ShardId shard : {0U, 2U}) {
+    for (StepNumber step = 1; step <= 3; ++step)
+      CHECK(store.read_log(kJob, 1, shard, step).value() == bytes_of(shard, step, kKindGradient, 9000 + shard));
+    CHECK(store.full_steps(kJob, 1, shard).value() == std::vector<StepNumber>{0, 2});
+    CHECK(store.read_full(kJob, 1, shard, 2, kKindParam).value() == bytes_of(shard, 2, kKindParam, 9000 + shard));
+    CHECK(store.state_digest(kJob, 1, shard, 3).value() == digest_of(shard, 3));
+  }
+  CHECK(store.read_full(kJob, 2, 1, 0, kKindParam).value() == bytes_of(1, 0, kKindParam, 9001));
+  CHECK(store.read_full(job_id("another"), 1, 1, 0, kKindParam).value() == bytes_of(1, 0, kKindParam, 9001));
+  std::vector<ShardId> marked;
+  for (const Mark& mark : store.marks(kJob, 1).value()) marked.push_back(mark.shard);
+  CHECK(marked == std::vector<ShardId>{0, 2});
+}
+
+void check_gone(ShardStore& store) {
+  CHECK(store.full_steps(kJob, 1, 1).value().empty());
+  for (StepNumber step = 0; step <= 3; ++step) {
+    CHECK_FALSE(store.read_log(kJob, 1, 1, step));
+    CHECK_FALSE(store.read_full(kJob, 1, 1, step, kKindParam));
+    CHECK_FALSE(store.state_digest(kJob, 1, 1, step));
+  }
+}
+
+}  // namespace
+
+TEST_CASE("a shard that is dropped is gone with all it had, and nothing else is") {
+  TempDir dir;
+  {
+    auto store = open_or_fail(options_at(dir.path));
+    fill(*store);
+    require_ok(store->drop_shard(kJob, 1, 1));
+    check_gone(*store);
+    check_others(*store);
+    require_ok(store->drop_shard(kJob, 1, 1));  // again
+    require_ok(store->drop_shard(kJob, 1, 77));
+    require_ok(store->drop_shard(kJob, 9, 1));
+    require_ok(store->drop_shard(kJob, 1, ~ShardId{0}));
+    check_others(*store);
+  }
+  auto store = open_or_fail(options_at(dir.path));
+  CHECK(store->open_report().unmarked_chunks_deleted == 0);
+  check_gone(*store);
+  check_others(*store);
+  // It begins anew with a version of its own, older than the one before or not.
+  OwnedCommit log(kJob, 1, 4);
+  CHECK_FALSE(store->commit(log.shard(1, true, false, 9001).commit));
+  for (StepNumber step = 1; step <= 3; ++step) {
+    OwnedCommit next(kJob, 1, step);
+    require_ok(store->commit(next.shard(1, step > 1, step == 1, 9001).commit));
+  }
+  for (StepNumber step = 2; step <= 3; ++step)
+    CHECK(store->read_log(kJob, 1, 1, step).value() == bytes_of(1, step, kKindGradient, 9001));
+  CHECK(store->full_steps(kJob, 1, 1).value() == std::vector<StepNumber>{1});
+  CHECK_FALSE(store->read_log(kJob, 1, 1, 1));
+}
+
+TEST_CASE("a drop that a crash cuts short is finished when the store opens") {
+  TempDir dir;
+  {
+    StopAt stop;
+    auto options = options_at(dir.path);
+    options.kill_points = &stop;
+    auto store = open_or_fail(options);
+    fill(*store);
+    stop.point = kRetainAfterMark;
+    CHECK_THROWS_AS((void)store->drop_shard(kJob, 1, 1), StopAt::Stop);
+  }
+  auto store = open_or_fail(options_at(dir.path));
+  CHECK(store->open_report().unmarked_chunks_deleted > 0);
+  check_gone(*store);
+  check_others(*store);
+  OwnedCommit base(kJob, 1, 2);
+  require_ok(store->commit(base.shard(1, false, true, 9001).commit));
+  CHECK(store->read_full(kJob, 1, 1, 2, kKindParam).value() == bytes_of(1, 2, kKindParam, 9001));
+}
+
+TEST_CASE("a shard may go and come again and again while others are committed") {
+  TempDir dir;
+  auto store = open_or_fail(options_at(dir.path));
+  fill(*store);
+  for (int round = 0; round < 3; ++round) {
+    require_ok(store->drop_shard(kJob, 1, 1));
+    check_gone(*store);
+    OwnedCommit base(kJob, 1, 3);
+    base.shard(1, false, true, 9001);
+    require_ok(store->commit(base.commit));
+    OwnedCommit next(kJob, 1, 4 + static_cast<StepNumber>(round));
+    for (const ShardId shard : {0U, 2U}) next.shard(shard, true, false, 9000 + shard);
+    require_ok(store->commit(next.commit));
+    CHECK(store->marks(kJob, 1).value().size() == 3);
+    const auto report = store->retain(kJob, 1, 3, 1);
+    REQUIRE(report);
+    CHECK(store->read_full(kJob, 1, 1, 3, kKindParam).value() == bytes_of(1, 3, kKindParam, 9001));
+  }
+}
+
+TEST_CASE("a full version of a step that is durable already is added to it") {
+  TempDir dir;
+  {
+    auto store = open_or_fail(options_at(dir.path));
+    fill(*store);
+    OwnedCommit full(kJob, 1, 3);
+    require_ok(store->commit(full.shard(1, false, true, 9001).commit));
+    CHECK(store->full_steps(kJob, 1, 1).value() == std::vector<StepNumber>{0, 2, 3});
+    CHECK(store->marks(kJob, 1).value()[1].log_from == 1);  // no jump: what lies before is still one run
+  }
+  auto store = open_or_fail(options_at(dir.path));
+  CHECK(store->open_report().unmarked_chunks_deleted == 0);
+  CHECK(store->marks(kJob, 1).value()[1].full == 3);
+  CHECK(store->read_full(kJob, 1, 1, 3, kKindParam).value() == bytes_of(1, 3, kKindParam, 9001));
+  for (StepNumber step = 1; step <= 3; ++step)
+    CHECK(store->read_log(kJob, 1, 1, step).value() == bytes_of(1, step, kKindGradient, 9001));
+  OwnedCommit four(kJob, 1, 4);
+  require_ok(store->commit(four.shard(1, true, false, 9001).commit));
+}
