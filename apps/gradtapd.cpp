@@ -1,7 +1,8 @@
 // gradtapd: the node daemon. Wiring only.
 //
 // Exit codes: 0 ended by SIGTERM or SIGINT (or --check found nothing wrong); 2 wrong configuration, certificates among
-// it; 3 could not start; 4 an actor died; 5 the node was taken out of its cluster. SIGHUP: look for new certificates now.
+// it; 3 could not start; 4 an actor died; 5 the node was taken out of its cluster. SIGHUP: look for new certificates
+// now.
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
