@@ -36,7 +36,7 @@ class Cluster:
 
     def __init__(self, r, folder, job="demo", publish_interval=1, points_kept=1000, shard_elements=SHARD,
                  full_every_steps=16, down_after_ms=DOWN_AFTER_MS, degraded_durable=True, objects=None,
-                 job_keys="", more_sections="", security="none", **tap):
+                 job_keys="", more_sections="", security="tls", **tap):
         self.rig, self.folder, self.job = r, folder, job
         self.down_after = down_after_ms / 1000.0
         self.objects = objects or os.path.join(folder, "points")

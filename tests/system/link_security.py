@@ -6,6 +6,7 @@ authority is replaced under the job. No member is ever seen down, and the end eq
 
     link_security.py [short|long]
 """
+import json
 import os
 import resource
 import socket
@@ -23,7 +24,7 @@ TARGET = 1  # the node that is attacked
 IDLE = {"short": 2000, "long": 10000}
 STEPS = {"short": 110, "long": 400}
 # Beyond what the node had before: 64 connections that have not said who they are, and some for its own work.
-DESCRIPTORS_MORE = 64 + 64
+DESCRIPTORS_MORE = 64 + 64 + 32  # hellos and what belongs to them, and what the node opens meanwhile
 MEMORY_MORE_MIB = 64
 PAUSE_SECONDS_AT_MOST = 6.0
 
@@ -117,7 +118,7 @@ def expect(cluster, counter, attack, *arguments, told=None):
     if told:
         def seen():
             events = cluster.nodes[TARGET].get("/v1/events")["events"]
-            return any(told in str(e) and rig.node_address(0) in str(e) for e in events)
+            return any(told in json.dumps(e) and rig.node_address(0) in json.dumps(e) for e in events)
         if not seen():
             time.sleep(1.1)
             attack(*arguments)
