@@ -24,7 +24,7 @@ TARGET = 1  # the node that is attacked
 IDLE = {"short": 2000, "long": 10000}
 STEPS = {"short": 110, "long": 400}
 # Beyond what the node had before: 64 connections that have not said who they are, and some for its own work.
-DESCRIPTORS_MORE = 64 + 64 + 32  # hellos and what belongs to them, and what the node opens meanwhile
+DESCRIPTORS_MORE = 256  # hellos, connections that are heard out, a burst of the listen queue
 MEMORY_MORE_MIB = 64
 PAUSE_SECONDS_AT_MOST = 6.0
 
