@@ -1,6 +1,7 @@
 #!/usr/bin/python3
 """A job that two nodes cannot hold is refused at attach by name, with the number of nodes to add, and trains untapped;
-with more memory the same job is admitted and replicated. Part of `make test`.
+with more memory the same job is admitted and replicated. Its step time is not declared: measured after 20 steps it shows a
+mirror port (said to be of 1 Mbit/s) that cannot carry the job, which is named and stops nothing. Part of `make test`.
 
 The sums by hand, for n parameters under AdamW on two nodes with two owners each: state 12 n, a window of 4 steps of 4 n,
 16 such steps held for an owner that is away, and two shards of 12 n / S being written: 92 n + 24 n / S. On N nodes the
@@ -30,12 +31,13 @@ def needed(n, shards, nodes):
     return owned + (WINDOW + HOLD) * n + written
 
 
-def set_limit(cluster, key, value):
+def change(cluster, budget):
     """Between two lives of the nodes."""
     for node in cluster.nodes:
         with open(node.config) as f:
             lines = f.read().splitlines()
-        lines = ["%s = %s" % (key, value) if line.startswith(key + " ") else line for line in lines]
+        lines = ["memory_bytes = %d" % budget if line.startswith("memory_bytes ") else line for line in lines]
+        lines.insert(lines.index("[tap]") + 1, "port_bits_per_second = 1000000")
         with open(node.config, "w") as f:
             f.write("\n".join(lines) + "\n")
 
@@ -65,7 +67,7 @@ def short():
 
 def restart(cluster, budget):
     cluster.stop()
-    set_limit(cluster, "memory_bytes", budget)
+    change(cluster, budget)
     cluster.start()
     rates_are_measured(cluster)
 
@@ -121,6 +123,12 @@ def step_time_is_measured(cluster):
         if admission.get("step_time_s", 0) > 0:
             require(0.02 <= admission["step_time_s"] < 10, "a step of %s s" % admission["step_time_s"])
             require(not admission["measuring_step_time"], "it is still being measured")
+            require(not admission["fits"] and "mirror port" in admission["verdict"],
+                    "a port of 1 Mbit/s is not named: %s" % admission)
+            warnings = node.status().get("warnings", [])
+            require(any("capacity" in w and "mirror port" in w for w in warnings), "no warning: %s" % warnings)
+            texts = [e.get("text", "") for e in node.get("/v1/events?from=0")["events"]]
+            require(any("measured step time" in t for t in texts), "no event of the measured step time")
             require(len({s["shard"] for s in node.shards()}) == SHARDS, "another number of shards than %d" % SHARDS)
             return admission["step_time_s"]
     raise harness.Failed("no node has measured the step time")

@@ -65,6 +65,19 @@ TEST_CASE("the number of nodes is the smallest that fits, and a refusal says how
   CHECK(refusal(*never).remedy.starts_with("more nodes do not help, memory does not fall with them"));
 }
 
+TEST_CASE("who lacks room adds: that fewer nodes hold nothing for one another is no answer") {
+  // Two owners: state 12 GB, held 8 x 4 GB, at attach 24 GB. One node would hold nothing and fit 40 GB; two do not, and
+  // of three each owns two thirds: 8 + 32.
+  JobShape shape = job();
+  shape.replicas = 2;
+  shape.hold_steps = 8;
+  const auto plan = plan_capacity(shape, node(40.1e9), 2);
+  CHECK_FALSE(plan->fits);
+  CHECK(plan->nodes_needed == 3);
+  CHECK(refusal(*plan).remedy == "add 1 node");
+  CHECK(plan_capacity(shape, node(40.1e9), 6)->nodes_needed == 3);
+}
+
 TEST_CASE("a map in force counts as it is") {
   // 12 GB of state on two nodes, of which the fullest owns 0.9: 10.8 GB and no more than that.
   JobShape shape = job();
