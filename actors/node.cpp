@@ -30,11 +30,6 @@ namespace {
 
 constexpr std::uint64_t kForwardTimeoutMs = 4000;
 
-template <class Handle>
-void end(const Handle& handle) {
-  if (handle) caf::anon_send_exit(handle, caf::exit_reason::user_shutdown);
-}
-
 std::unique_ptr<caf::actor_system_config> actor_config(const ClusterState& cluster) {
   auto config = std::make_unique<caf::actor_system_config>();
   // Low wake-up latency and few threads: the ranks of a small rig share these cores.

@@ -34,6 +34,12 @@
 
 namespace gradtap::actors {
 
+// Tells an actor, if there is one, to end as at a stop of the node.
+template <class Handle>
+void end(const Handle& handle) {
+  if (handle) caf::anon_send_exit(handle, caf::exit_reason::user_shutdown);
+}
+
 struct Node::Impl {
   NodeConfig config;
   JobSection job;

@@ -13,15 +13,6 @@
 
 namespace gradtap::actors {
 
-namespace {
-
-template <class Handle>
-void end(const Handle& handle) {
-  if (handle) caf::anon_send_exit(handle, caf::exit_reason::user_shutdown);
-}
-
-}  // namespace
-
 void Node::Impl::watch(const caf::strong_actor_ptr& actor, const std::string& name) const {
   caf::anon_send(wiring->supervisor, watch_atom_v, actor, name);
 }

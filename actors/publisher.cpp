@@ -22,7 +22,7 @@ namespace gradtap::actors {
 namespace {
 
 constexpr std::chrono::milliseconds kCoordinatorDeadline{1000};
-constexpr std::chrono::milliseconds kUploadDeadline{30'000};
+constexpr std::chrono::milliseconds kPeerUploadDeadline{30'000};
 constexpr std::chrono::milliseconds kSyncDeadline{30'000};
 constexpr std::uint64_t kSyncEveryNs = 1'000'000'000;
 constexpr std::uint64_t kGiveUpNs = 10'000'000'000;
@@ -245,9 +245,9 @@ Result<std::vector<schema::ShardObjects>> gather(PublisherPointer self, const Pu
     for (const auto& [member, shards] : parts) {
       if (member == state.options.cluster->self()) continue;
       request.shards = shards;
-      auto handle = std::make_shared<decltype(waiter->request(state.wiring->membership, kUploadDeadline, ask_atom_v,
+      auto handle = std::make_shared<decltype(waiter->request(state.wiring->membership, kPeerUploadDeadline, ask_atom_v,
                                                               std::uint64_t{0}, std::string(), std::string()))>(
-          waiter->request(state.wiring->membership, kUploadDeadline, ask_atom_v, std::uint64_t{member},
+          waiter->request(state.wiring->membership, kPeerUploadDeadline, ask_atom_v, std::uint64_t{member},
                           std::string("upload"), encode_upload(request)));
       waits.emplace_back(member, [&answers, handle, member = member, self] {
         handle->receive([&](const HttpAnswer& got) { answers.emplace(member, decode_uploaded(got.body)); },

@@ -7,6 +7,8 @@
 
 namespace gradtap {
 
+inline constexpr std::uint64_t kNsPerSecond = 1'000'000'000;
+
 class Clock {
  public:
   virtual ~Clock() = default;

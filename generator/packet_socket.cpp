@@ -10,10 +10,11 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "common/clock.h"
+
 namespace gradtap::generator {
 namespace {
 
-constexpr std::uint64_t kNsPerSecond = 1'000'000'000;
 constexpr std::uint64_t kWaitAboveNs = 200'000;  // shorter waits cost more than they give
 constexpr std::uint64_t kBurstNs = 2'000'000;    // what may be caught up after a pause
 constexpr int kSendBufferBytes = 4 << 20;

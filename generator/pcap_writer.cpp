@@ -4,6 +4,8 @@
 #include <cerrno>
 #include <cstring>
 
+#include "common/clock.h"
+
 namespace gradtap::generator {
 namespace {
 
@@ -11,7 +13,6 @@ constexpr std::uint32_t kNanosecondMagic = 0xa1b23c4d;
 constexpr std::uint32_t kVersion = 2 | 4U << 16;
 constexpr std::uint32_t kSnapBytes = 1U << 18;
 constexpr std::uint32_t kEthernet = 1;
-constexpr std::uint64_t kNsPerSecond = 1'000'000'000;
 
 Error unwritable(const std::string& path, int error) {
   return Error{ErrorCode::kFileUnwritable,

@@ -10,9 +10,9 @@ namespace gradtap::link {
 using asio::ip::tcp;
 
 namespace {
-constexpr auto kAcceptPause = std::chrono::milliseconds(100);
-constexpr auto kTellPause = std::chrono::seconds(10);
-constexpr int kBacklog = 16;
+constexpr auto kControlPause = std::chrono::milliseconds(100);
+constexpr auto kControlTellPause = std::chrono::seconds(10);
+constexpr int kControlBacklog = 16;
 }  // namespace
 
 // A connection of the own middleman that is being led to a peer, or one that is to take an older one's place.
@@ -43,7 +43,7 @@ Status ControlPorts::open(const LinkMember& peer) {
   std::uint16_t number = 0;
   acceptor.open(tcp::v4(), error);
   if (!error) acceptor.bind({asio::ip::address_v4::loopback(), 0}, error);
-  if (!error) acceptor.listen(kBacklog, error);
+  if (!error) acceptor.listen(kControlBacklog, error);
   if (!error) number = acceptor.local_endpoint(error).port();
   if (error)
     return fail(ErrorCode::kPortOpen, "cannot listen on loopback", peer.name, "a free port", error.message(),
@@ -51,8 +51,8 @@ Status ControlPorts::open(const LinkMember& peer) {
   Port* port = nullptr;
   {
     const std::lock_guard lock(mutex_);
-    port = &ports_.emplace_back(
-        Port{peer, std::move(acceptor), asio::steady_timer(context_), number, Teller(options_.events, kTellPause)});
+    port = &ports_.emplace_back(Port{peer, std::move(acceptor), asio::steady_timer(context_), number,
+                                     Teller(options_.events, kControlTellPause)});
   }
   accept(*port);
   return {};
@@ -79,7 +79,7 @@ void ControlPorts::accept(Port& port) {
   port.acceptor.async_accept([this, &port](const asio::error_code& error, tcp::socket socket) {
     if (!port.acceptor.is_open()) return;
     if (error) {
-      port.pause.expires_after(kAcceptPause);
+      port.pause.expires_after(kControlPause);
       port.pause.async_wait([this, &port](const asio::error_code& stopped) {
         if (!stopped) accept(port);
       });

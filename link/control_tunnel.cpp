@@ -35,8 +35,9 @@ void ControlTunnel::close() {
 
 void ControlTunnel::read_local() {
   local_->read_some(there_, [self = shared_from_this()](Result<std::size_t> got) {
-    if (!got || *got == 0) return self->close();
-    self->write_remote(*got);
+    const std::size_t count = got.value_or(0);
+    if (count == 0) return self->close();
+    self->write_remote(count);
   });
 }
 
@@ -53,13 +54,13 @@ void ControlTunnel::write_remote(std::size_t count) {
 
 void ControlTunnel::read_remote() {
   in_->read_some(back_, [self = shared_from_this()](Result<std::size_t> got) {
-    if (!got) return self->close();
-    if (*got == 0) {
-      if (!self->renewing_) return self->close();
+    const std::size_t count = got.value_or(0);
+    if (count == 0) {
+      if (!got || !self->renewing_) return self->close();
       self->in_ended_ = true;
       return self->switch_in();
     }
-    self->local_->write(ByteSpan(self->back_.data(), *got), [self, count = *got](Status status) {
+    self->local_->write(ByteSpan(self->back_.data(), count), [self, count](Status status) {
       if (!status) return self->close();
       self->bytes_.add(count);
       self->read_remote();

@@ -16,13 +16,10 @@ using asio::ip::tcp;
 
 namespace {
 
-constexpr int kBacklog = 128;  // of the kernel
-constexpr auto kAcceptPause = std::chrono::milliseconds(100);
-constexpr auto kTellPause = std::chrono::seconds(1);
+constexpr int kDoorBacklog = 128;  // of the kernel
+constexpr auto kDoorPause = std::chrono::milliseconds(100);
+constexpr auto kDoorTellPause = std::chrono::seconds(1);
 constexpr std::size_t kLateBytesMax = std::size_t{256} << 10;  // heard of a peer that was refused
-
-// How far a visit has come.
-enum class Stage : std::uint8_t { kHandshake, kHello, kKnown, kRefused };
 
 // An IPv4 peer that comes in over a dual-stack socket is still that IPv4 peer.
 asio::ip::address plain(const asio::ip::address& address) {
@@ -40,6 +37,8 @@ std::unexpected<Error> refused(std::string what, std::string expected, std::stri
 
 // An accepted connection that has not been handed on.
 struct Door::Visit {
+  // How far it has come.
+  enum class Stage : std::uint8_t { kHandshake, kHello, kKnown, kRefused };
   Visit(asio::io_context& context, tcp::socket accepted, std::uint64_t which)
       : number(which),
         channel(std::make_shared<AsyncChannel>(std::move(accepted))),
@@ -71,7 +70,7 @@ Door::Door(asio::io_context& context, const NodeLinkOptions& options, const Memb
       control_target_(control_target),
       acceptor_(context),
       pause_(context),
-      teller_(options.events, kTellPause) {}
+      teller_(options.events, kDoorTellPause) {}
 
 Status Door::open(const std::string& address, std::uint16_t port) {
   asio::error_code error;
@@ -79,7 +78,7 @@ Status Door::open(const std::string& address, std::uint16_t port) {
   if (!error) acceptor_.open(local.is_v4() ? tcp::v4() : tcp::v6(), error);
   if (!error) acceptor_.set_option(tcp::acceptor::reuse_address(true), error);
   if (!error) acceptor_.bind({local, port}, error);
-  if (!error) acceptor_.listen(kBacklog, error);
+  if (!error) acceptor_.listen(kDoorBacklog, error);
   if (!error) port_ = acceptor_.local_endpoint(error).port();
   if (error)
     return fail(ErrorCode::kPortOpen, "cannot listen for peers", fmt::format("{}:{}", address, port),
@@ -102,7 +101,7 @@ void Door::accept() {
     if (error) {
       // Out of descriptors: the connection stays in the kernel's queue, so asking again at once would spin.
       counters_.refused_busy.add();
-      pause_.expires_after(kAcceptPause);
+      pause_.expires_after(kDoorPause);
       pause_.async_wait([this](const asio::error_code& stopped) {
         if (!stopped) accept();
       });
@@ -149,12 +148,12 @@ void Door::greet(tcp::socket socket) {
 bool Door::make_room() {
   std::map<asio::ip::address, std::size_t> held;
   for (const auto& [number, visit] : visits_)
-    if (visit->stage != Stage::kKnown) ++held[visit->address];
+    if (visit->stage != Visit::Stage::kKnown) ++held[visit->address];
   const auto most =
       std::max_element(held.begin(), held.end(), [](const auto& a, const auto& b) { return a.second < b.second; });
   if (most == held.end()) return false;
   for (const auto& [number, visit] : visits_) {
-    if (visit->stage == Stage::kKnown || visit->address != most->first) continue;
+    if (visit->stage == Visit::Stage::kKnown || visit->address != most->first) continue;
     const VisitPtr kept = visit;
     return leave(kept);
   }
@@ -173,18 +172,18 @@ bool Door::leave(const VisitPtr& visit) {
 }
 
 void Door::late(const VisitPtr& visit) {
-  const Stage stage = visit->stage;
+  const Visit::Stage stage = visit->stage;
   if (!leave(visit)) return;
-  if (stage == Stage::kHandshake && options_.identities != nullptr) {
+  if (stage == Visit::Stage::kHandshake && options_.identities != nullptr) {
     counters_.handshake_timeouts.add();
     tell(visit->address, {ErrorCode::kTimeout, "a peer did not finish its handshake in time", {}, {}, {}, {}});
-  } else if (stage != Stage::kRefused) {
+  } else if (stage != Visit::Stage::kRefused) {
     counters_.hello_timeouts.add();
   }
 }
 
 void Door::listen_to(const VisitPtr& visit) {
-  visit->stage = Stage::kHello;
+  visit->stage = Visit::Stage::kHello;
   async_read_frame(*visit->channel, kHelloBytesMax,
                    [this, visit](Result<Frame> frame) { judge(visit, std::move(frame)); });
 }
@@ -227,7 +226,7 @@ Status Door::admit(const schema::LinkHello& hello, const Visit& visit) const {
 }
 
 void Door::let_in(const VisitPtr& visit, const schema::LinkHello& hello) {
-  visit->stage = Stage::kKnown;
+  visit->stage = Visit::Stage::kKnown;
   const bool control = hello.kind == schema::LinkKind::kControl;
   if (control && hello.renews) return renew_control(visit, hello);
   std::shared_ptr<void> place = control ? tunnels_.reserve(hello.name, false) : bulk_.reserve(hello.name);
@@ -303,7 +302,7 @@ void Door::refuse(const VisitPtr& visit, const Error& error) {
   else if (error.code != ErrorCode::kNodeBusy)
     counters_.refused_hello.add();
   tell(visit->address, error);
-  visit->stage = Stage::kRefused;
+  visit->stage = Visit::Stage::kRefused;
   async_write_frame(*visit->channel, FrameType::kWelcome, schema::encode(schema::LinkWelcome{options_.self, error}),
                     [this, visit](const Status&) { linger(visit); });
 }
@@ -327,7 +326,7 @@ void Door::refuse_handshake(const VisitPtr& visit, const Error& error) {
       counters_.refused_handshake.add();
   }
   tell(visit->address, error);
-  visit->stage = Stage::kRefused;
+  visit->stage = Visit::Stage::kRefused;
   linger(visit);
 }
 

@@ -25,7 +25,7 @@ namespace {
 
 constexpr std::uint64_t kFirstPauseMs = 10;
 constexpr std::uint64_t kLongestPauseMs = 500;
-constexpr auto kTellPause = std::chrono::minutes(1);
+constexpr auto kUnusableTellPause = std::chrono::minutes(1);
 
 std::int64_t now_s() {
   return std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch()).count();
@@ -45,7 +45,7 @@ struct NodeLink::Impl {
         door(context, options, book, counters, bulk, tunnels, control_target),
         control(context, options, book, self, counters, tunnels),
         tending(context),
-        unusable(options.events, kTellPause) {}
+        unusable(options.events, kUnusableTellPause) {}
 
   void tend();
   void tend_later();

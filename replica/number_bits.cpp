@@ -13,7 +13,7 @@ namespace {
 
 constexpr std::size_t kShownText = 40;
 
-std::unexpected<Error> bad(std::string_view text, std::string_view where) {
+std::unexpected<Error> not_bits(std::string_view text, std::string_view where) {
   return fail(ErrorCode::kBadNumber, "a number of the side channel is malformed", std::string(where),
               "f64:<16 hex>, f32t:<8 hex>, f32:<8 hex>, i:<decimal>, b:0, b:1 or none",
               std::string(text.substr(0, kShownText)));
@@ -33,26 +33,26 @@ Result<Number> parse_number(std::string_view text, std::string_view where) {
   if (text == "b:0") return Number::of_bool(false);
   if (text == "b:1") return Number::of_bool(true);
   const std::size_t colon = text.find(':');
-  if (colon == std::string_view::npos) return bad(text, where);
+  if (colon == std::string_view::npos) return not_bits(text, where);
   const std::string_view type = text.substr(0, colon);
   const std::string_view body = text.substr(colon + 1);
   if (type == "f64") {
     std::uint8_t bytes[8];
-    if (!lower_hex(body, bytes)) return bad(text, where);
+    if (!lower_hex(body, bytes)) return not_bits(text, where);
     return Number::of_f64(std::bit_cast<double>(load_be<std::uint64_t>(bytes)));
   }
   if (type == "f32t" || type == "f32") {
     std::uint8_t bytes[4];
-    if (!lower_hex(body, bytes)) return bad(text, where);
+    if (!lower_hex(body, bytes)) return not_bits(text, where);
     const float value = std::bit_cast<float>(load_be<std::uint32_t>(bytes));
     return type == "f32" ? Number::of_f32(value) : Number::of_f32_tensor(value);
   }
   if (type == "i") {
     const auto value = parse_integer<std::int64_t>(body);
-    if (!value) return bad(text, where);
+    if (!value) return not_bits(text, where);
     return Number::of_int(*value);
   }
-  return bad(text, where);
+  return not_bits(text, where);
 }
 
 std::string print_number(const Number& number) {

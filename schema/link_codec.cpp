@@ -9,30 +9,14 @@
 #include <kj/exception.h>
 #include <schema/link.capnp.h>
 
+#include "schema/sealed_message.h"
+
 namespace gradtap::schema {
 namespace {
 
+using namespace sealed_message;
+
 constexpr std::size_t kFaultTextMax = 4096;
-
-kj::StringPtr text(const std::string& value) {
-  return {value.c_str(), value.size()};
-}
-
-std::string str(capnp::Text::Reader value) {
-  return {value.begin(), value.size()};
-}
-
-template <std::size_t N>
-kj::ArrayPtr<const kj::byte> data(const std::array<std::uint8_t, N>& bytes) {
-  return {bytes.data(), bytes.size()};
-}
-
-template <std::size_t N>
-bool copy_exact(capnp::Data::Reader from, std::array<std::uint8_t, N>& to) {
-  if (from.size() != N) return false;
-  std::memcpy(to.data(), from.begin(), N);
-  return true;
-}
 
 std::vector<std::uint8_t> flat(capnp::MessageBuilder& message) {
   const kj::Array<capnp::word> words = capnp::messageToFlatArray(message);

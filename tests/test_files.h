@@ -9,6 +9,7 @@
 #include <fstream>
 #include <iterator>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <doctest/doctest.h>
@@ -21,6 +22,10 @@ inline std::string read_text(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   REQUIRE_MESSAGE(file.good(), path);
   return {std::istreambuf_iterator<char>(file), {}};
+}
+
+inline std::vector<std::uint8_t> bytes_of(std::string_view text) {
+  return {text.begin(), text.end()};
 }
 
 // A file of the floor's golden folder; white space in it does not count.

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "apps/commands/commands.h"
+#include "apps/commands/json_fields.h"
 #include "apps/commands/output_file.h"
 #include "apps/commands/point_reader.h"
 
@@ -18,16 +19,6 @@ namespace {
 using nlohmann::json;
 
 constexpr std::size_t kDigestShown = 16;
-
-std::uint64_t number(const json& object, const char* key) {
-  const auto it = object.find(key);
-  return it != object.end() && it->is_number_unsigned() ? it->get<std::uint64_t>() : 0;
-}
-
-std::string text(const json& object, const char* key) {
-  const auto it = object.find(key);
-  return it != object.end() && it->is_string() ? it->get<std::string>() : std::string();
-}
 
 json list(const json& object, const char* key) {
   const auto it = object.find(key);

@@ -23,8 +23,8 @@ namespace {
 
 using generator::FrameKind;
 using generator::HeldFrame;
-using testing::FabricCase;
-using testing::FabricRun;
+using gradtap::testing::FabricCase;
+using gradtap::testing::FabricRun;
 
 // Segments into op buffers, as assembly does it; kept blocks live as long as the sink.
 class Assembler final : public SegmentSink {
@@ -55,16 +55,16 @@ class Assembler final : public SegmentSink {
   std::vector<OwnedBytes> kept_;
 };
 
-struct Totals {
+struct RoundTripTotals {
   std::uint64_t complete = 0;
   std::uint64_t with_holes = 0;
   std::uint64_t hole_bytes = 0;
   std::uint64_t unknowable = 0;  // vectors of which something was seen that nothing on the wire gives a place
 };
 
-void check_case(const FabricCase& c, Totals& totals) {
+void check_round_trip(const FabricCase& c, RoundTripTotals& totals) {
   CAPTURE(c.text());
-  const FabricRun run = testing::run_case(c);
+  const FabricRun run = gradtap::testing::run_case(c);
   const std::uint32_t element = generator::element_bytes(c.type);
   const OpSize size{c.elements * element, element};
   const auto ring = NcclRing::make(run.job.tuning);
@@ -83,7 +83,7 @@ void check_case(const FabricCase& c, Totals& totals) {
   REQUIRE(sizes.add(size));
   decoder.set_sizes(sizes, assembler);
 
-  const std::vector<testing::Knowable> known = testing::knowable(run, c.ops);
+  const std::vector<gradtap::testing::Knowable> known = gradtap::testing::knowable(run, c.ops);
   for (std::size_t at = 0; at < run.seen.size();) {
     std::vector<Frame> burst;
     for (; at < run.seen.size() && burst.size() < 32; ++at) {
@@ -154,8 +154,9 @@ std::uint64_t cases() {
 }  // namespace
 
 TEST_CASE("NCCL round trip: vectors are equal, or their holes are what the mirror lost on every link") {
-  Totals totals;
-  for (std::uint64_t number = 0; number < cases(); ++number) check_case(testing::draw_case(number), totals);
+  RoundTripTotals totals;
+  for (std::uint64_t number = 0; number < cases(); ++number)
+    check_round_trip(gradtap::testing::draw_case(number), totals);
   MESSAGE(totals.complete << " complete vectors, " << totals.with_holes << " with holes of " << totals.hole_bytes
                           << " bytes in all; " << totals.unknowable
                           << " with packets that nothing on the wire gives a place");
@@ -167,8 +168,9 @@ TEST_CASE("NCCL round trip: vectors are equal, or their holes are what the mirro
 TEST_CASE("NCCL round trip, vectors of up to 64 MiB") {
   const char* const asked = std::getenv("GRADTAP_LARGE");
   const std::uint64_t count = asked == nullptr ? 0 : std::strtoull(asked, nullptr, 10);
-  Totals totals;
-  for (std::uint64_t number = 0; number < count; ++number) check_case(testing::draw_large_case(number), totals);
+  RoundTripTotals totals;
+  for (std::uint64_t number = 0; number < count; ++number)
+    check_round_trip(gradtap::testing::draw_large_case(number), totals);
   if (count > 0)
     MESSAGE(totals.complete << " complete vectors, " << totals.with_holes << " with holes of " << totals.hole_bytes
                             << " bytes in all");

@@ -17,8 +17,8 @@ namespace {
 
 using generator::FrameKind;
 using generator::HeldFrame;
-using testing::FabricCase;
-using testing::FabricRun;
+using gradtap::testing::FabricCase;
+using gradtap::testing::FabricRun;
 
 struct SentPacket {
   std::uint64_t message = 0;
@@ -122,9 +122,9 @@ class User final : public RoceFlowUser {
 };
 
 void check_case(std::uint64_t number, std::uint64_t& pieces) {
-  const FabricCase c = testing::draw_case(number);
+  const FabricCase c = gradtap::testing::draw_case(number);
   CAPTURE(c.text());
-  const FabricRun run = testing::run_case(c);
+  const FabricRun run = gradtap::testing::run_case(c);
   const auto truth = truth_of(run);
   User user(run, truth);
   RoceFlowTable table({}, user);
@@ -169,7 +169,7 @@ void check_case(std::uint64_t number, std::uint64_t& pieces) {
 }  // namespace
 
 TEST_CASE("cases: every pair of settings comes up") {
-  CHECK(testing::pairs_in(520).size() == testing::all_pairs());
+  CHECK(gradtap::testing::pairs_in(520).size() == gradtap::testing::all_pairs());
 }
 
 TEST_CASE("RoCE flows: bytes of generated fabrics are placed where they were sent") {

@@ -11,7 +11,7 @@ namespace {
 
 using Keys = std::vector<std::string>;
 
-struct Rig {
+struct BlobRig {
   test::StoredJob job{test::three_shards(test::sgd())};
   test::SideWriter side{job};
   BlobSweep blobs;
@@ -29,7 +29,7 @@ struct Rig {
 }  // namespace
 
 TEST_CASE("a blob goes when two sweeps in a row found no message that names it") {
-  Rig rig;
+  BlobRig rig;
   CHECK(rig.sweep().empty());
   rig.side.blob(0, "named");
   rig.side.blob(0, "not yet named");
@@ -44,7 +44,7 @@ TEST_CASE("a blob goes when two sweeps in a row found no message that names it")
 }
 
 TEST_CASE("a blob goes with the last message that names it") {
-  Rig rig;
+  BlobRig rig;
   rig.side.blob(0, "old");
   rig.side.blob(0, "kept");
   for (StepNumber step = 1; step <= 3; ++step)
@@ -59,7 +59,7 @@ TEST_CASE("a blob goes with the last message that names it") {
 }
 
 TEST_CASE("a blob that is named between two sweeps begins anew") {
-  Rig rig;
+  BlobRig rig;
   rig.side.blob(1, "b");
   CHECK(rig.sweep().empty());
   rig.side.message(5, 1, {{"blobs", {{"data", test::blob_entry("b")}}}});
@@ -70,7 +70,7 @@ TEST_CASE("a blob that is named between two sweeps begins anew") {
 }
 
 TEST_CASE("messages that name nothing in a known way name nothing, one that cannot be read gives nothing up") {
-  Rig rig;
+  BlobRig rig;
   rig.side.blob(0, "b");
   rig.side.message(1, 0, {{"blobs", 5}});
   rig.side.message(2, 0, {{"blobs", {{"x", 5}, {"y", {{"digest", 5}}}, {"z", {{"digest", "abc"}}}}}});
@@ -82,7 +82,7 @@ TEST_CASE("messages that name nothing in a known way name nothing, one that cann
 }
 
 TEST_CASE("blobs and messages of another lineage are another matter") {
-  Rig rig;
+  BlobRig rig;
   rig.side.blob(0, "b");
   const auto swept = rig.blobs.sweep(*rig.job.store, rig.job.plan->job, 2);
   REQUIRE(swept);

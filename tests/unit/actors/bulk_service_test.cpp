@@ -21,7 +21,7 @@ struct Answer {
   std::vector<std::uint8_t> bytes;
 };
 
-struct Rig {
+struct BulkRig {
   test::StoredJob job{test::three_shards(test::sgd())};
   test::SideWriter side{job};
   caf::actor_system_config config;
@@ -39,7 +39,7 @@ struct Rig {
       });
   link::BulkHandler handler;
 
-  Rig() {
+  BulkRig() {
     retention->begin(job.plan);
     BulkServiceOptions options;
     options.system = &system;
@@ -54,7 +54,7 @@ struct Rig {
     };
     handler = bulk_service(std::move(options));
   }
-  ~Rig() { caf::anon_send_exit(feed, caf::exit_reason::user_shutdown); }
+  ~BulkRig() { caf::anon_send_exit(feed, caf::exit_reason::user_shutdown); }
 
   [[nodiscard]] static BulkRequest request(BulkKind kind, ShardId shard = 0, StepNumber step = 0) {
     BulkRequest request;
@@ -92,43 +92,43 @@ std::vector<std::uint8_t> bytes_of(const std::vector<float>& values) {
 }  // namespace
 
 TEST_CASE("a gradient comes from the log, with the digest after the step, or from what the tap kept, without") {
-  Rig rig;
+  BulkRig rig;
   rig.job.base(1);
   rig.job.step(1);
-  auto answer = rig.ask(Rig::request(BulkKind::kGradient, 1, 1));
+  auto answer = rig.ask(BulkRig::request(BulkKind::kGradient, 1, 1));
   REQUIRE(answer);
   CHECK(answer->bytes == test::gradient_bytes(*rig.job.plan, 1, 1));
   CHECK(answer->meta == to_hex(rig.job.digests[1].at(1)));
   // Not applied here yet, or of a shard that another node owns.
-  CHECK(rig.refused(Rig::request(BulkKind::kGradient, 1, 2)) == ErrorCode::kStepUnavailable);
-  CHECK(rig.refused(Rig::request(BulkKind::kGradient, 2, 1)) == ErrorCode::kStepUnavailable);
+  CHECK(rig.refused(BulkRig::request(BulkKind::kGradient, 1, 2)) == ErrorCode::kStepUnavailable);
+  CHECK(rig.refused(BulkRig::request(BulkKind::kGradient, 2, 1)) == ErrorCode::kStepUnavailable);
   const test::Contributor contributor{rig.job.plan, test::layout_of(*rig.job.plan, {{2}, {1, 0}})};
   rig.retention->add(contributor.make(1, 0, 2));
-  answer = rig.ask(Rig::request(BulkKind::kGradient, 2, 1));
+  answer = rig.ask(BulkRig::request(BulkKind::kGradient, 2, 1));
   REQUIRE(answer);
   CHECK(answer->bytes == test::gradient_bytes(*rig.job.plan, 2, 1));
   CHECK(answer->meta.empty());
-  BulkRequest other = Rig::request(BulkKind::kGradient, 2, 1);
+  BulkRequest other = BulkRig::request(BulkKind::kGradient, 2, 1);
   other.lineage = 2;
   CHECK(rig.refused(other) == ErrorCode::kStepUnavailable);
-  CHECK(rig.refused(Rig::request(BulkKind::kGradient, 999, 1)) == ErrorCode::kStepUnavailable);
+  CHECK(rig.refused(BulkRig::request(BulkKind::kGradient, 999, 1)) == ErrorCode::kStepUnavailable);
 }
 
 TEST_CASE("a skipped step's gradient is the empty log") {
-  Rig rig;
+  BulkRig rig;
   rig.job.base(0);
   rig.job.step(0, true, false, replica::Verdict::kSkipped);
-  const auto answer = rig.ask(Rig::request(BulkKind::kGradient, 0, 1));
+  const auto answer = rig.ask(BulkRig::request(BulkKind::kGradient, 0, 1));
   REQUIRE(answer);
   CHECK(answer->bytes.empty());
   CHECK(answer->meta == to_hex(rig.job.digests[0].at(1)));
 }
 
 TEST_CASE("a full version is the newest of the store, each kind with its length") {
-  Rig rig;
+  BulkRig rig;
   rig.job.base(1);
   for (StepNumber step = 1; step <= 4; ++step) rig.job.step(1, true, step == 3);
-  BulkRequest wanted = Rig::request(BulkKind::kFullVersion, 1);
+  BulkRequest wanted = BulkRig::request(BulkKind::kFullVersion, 1);
   for (const StepNumber at_least : {0U, 3U}) {
     wanted.argument = at_least;
     const auto answer = rig.ask(wanted);
@@ -155,8 +155,8 @@ TEST_CASE("a full version is the newest of the store, each kind with its length"
 }
 
 TEST_CASE("a baseline in hand is given to owners elsewhere while it is held") {
-  Rig rig;
-  BulkRequest wanted = Rig::request(BulkKind::kFullVersion, 2);
+  BulkRig rig;
+  BulkRequest wanted = BulkRig::request(BulkKind::kFullVersion, 2);
   CHECK(rig.refused(wanted) == ErrorCode::kStepUnavailable);
   rig.baseline->begin(1);
   rig.baseline->put(2,
@@ -178,7 +178,7 @@ TEST_CASE("a baseline in hand is given to owners elsewhere while it is held") {
 }
 
 TEST_CASE("a scan gives the newest launched lineage: its record first, and steps after the one asked for") {
-  Rig rig;
+  BulkRig rig;
   const LayoutPtr layout = test::layout_of(*rig.job.plan, {{2}, {1, 0}});
   rig.side.layout(*layout);
   rig.side.blob(1, "blob");
@@ -191,7 +191,7 @@ TEST_CASE("a scan gives the newest launched lineage: its record first, and steps
   schema::LineageRecord next = test::record_of(rig.job.body, 65'536, std::string(32, 'c'));
   next.recipe_id.clear();
   REQUIRE(rig.job.store->open_lineage(next));
-  const auto answer = rig.ask(Rig::request(BulkKind::kSideScan, 0, 3));
+  const auto answer = rig.ask(BulkRig::request(BulkKind::kSideScan, 0, 3));
   REQUIRE(answer);
   const auto entries = decode_side_batch(answer->bytes);
   REQUIRE(entries);
@@ -212,8 +212,8 @@ TEST_CASE("a scan gives the newest launched lineage: its record first, and steps
 }
 
 TEST_CASE("entries that a peer puts go to the feed, and its outcome comes back") {
-  Rig rig;
-  BulkRequest put = Rig::request(BulkKind::kSidePut);
+  BulkRig rig;
+  BulkRequest put = BulkRig::request(BulkKind::kSidePut);
   put.body = encode_side_batch({{"k1", {1, 2}}, {"k2", {}}});
   const auto answer = rig.ask(put);
   REQUIRE(answer);
@@ -230,7 +230,7 @@ TEST_CASE("entries that a peer puts go to the feed, and its outcome comes back")
 }
 
 TEST_CASE("a request of the side channel arrives as it was sent, and so does its answer") {
-  Rig rig;
+  BulkRig rig;
   HttpRequest request;
   request.method = "PUT";
   request.path = "/v1/jobs/job/blobs/00 ff";
@@ -262,12 +262,12 @@ TEST_CASE("a request of the side channel arrives as it was sent, and so does its
 }
 
 TEST_CASE("another job, and kinds that nobody answers, are refused") {
-  Rig rig;
-  BulkRequest request = Rig::request(BulkKind::kSideScan);
+  BulkRig rig;
+  BulkRequest request = BulkRig::request(BulkKind::kSideScan);
   request.job = job_id("another");
   CHECK(rig.refused(request) == ErrorCode::kJobUnknown);
   for (const std::uint16_t kind : {0, 6, 7, 8, 65'535})
-    CHECK(rig.refused(Rig::request(static_cast<BulkKind>(kind))) == ErrorCode::kRequestMalformed);
+    CHECK(rig.refused(BulkRig::request(static_cast<BulkKind>(kind))) == ErrorCode::kRequestMalformed);
 }
 
 }  // namespace gradtap::actors

@@ -18,8 +18,8 @@ ClusterShape three_nodes(MemberIndex self = 0) {
   return {self, {"tap0", "tap1", "tap2"}, {{0, 1}, {1, 2}, {2, 0}}};
 }
 
-struct Rig : CoordinationRig {
-  explicit Rig(CoordinationConfig config = {}, ClusterShape shape = three_nodes())
+struct ClusterRig : CoordinationRig {
+  explicit ClusterRig(CoordinationConfig config = {}, ClusterShape shape = three_nodes())
       : CoordinationRig(config, nullptr, 0, std::move(shape)) {
     applies = false;
     give_layout();
@@ -56,7 +56,7 @@ struct Rig : CoordinationRig {
 }  // namespace
 
 TEST_CASE("a node far behind its peers fetches what its tap has not shown, at once") {
-  Rig rig;
+  ClusterRig rig;
   rig.live(1);
   for (StepNumber step = 1; step <= 6; ++step) rig.give_message(step);
   rig.peer_bound(1, 3);
@@ -81,7 +81,7 @@ TEST_CASE("a node far behind its peers fetches what its tap has not shown, at on
 }
 
 TEST_CASE("who is not live, or is alone, is not asked") {
-  Rig rig;
+  ClusterRig rig;
   rig.give_message(1);
   rig.peer_bound(1, 9);
   CHECK(rig.fetches.empty());
@@ -104,7 +104,7 @@ TEST_CASE("who is not live, or is alone, is not asked") {
 }
 
 TEST_CASE("a step that is definitely lost here is fetched when any live peer has bound it") {
-  Rig rig;
+  ClusterRig rig;
   rig.live(2);
   rig.bind_whole(1);
   rig.give_op_of(2, 0);
@@ -132,7 +132,7 @@ TEST_CASE("a step that is definitely lost here is fetched when any live peer has
 }
 
 TEST_CASE("before absence is definitive a peer that is level is not asked") {
-  Rig rig;
+  ClusterRig rig;
   rig.live(1);
   rig.bind_whole(1);
   rig.give_op_of(2, 0);
@@ -145,7 +145,7 @@ TEST_CASE("before absence is definitive a peer that is level is not asked") {
 }
 
 TEST_CASE("a step that the owners here have already is not bound, and the next one is") {
-  Rig rig;
+  ClusterRig rig;
   rig.give_message(1);
   rig.give_message(2);
   rig.give_op_of(1, 0);
@@ -163,7 +163,7 @@ TEST_CASE("a step that the owners here have already is not bound, and the next o
 }
 
 TEST_CASE("words and binds of a step that the owners got meanwhile do it no second time") {
-  Rig rig;
+  ClusterRig rig;
   rig.bind_whole(1);
   rig.answers_words = false;
   rig.answers_binds = false;
@@ -214,7 +214,7 @@ TEST_CASE("words and binds of a step that the owners got meanwhile do it no seco
 }
 
 TEST_CASE("owners that took a whole version over go on from there") {
-  Rig rig;
+  ClusterRig rig;
   for (const StepNumber step : {1U, 10U, 11U}) rig.give_message(step);
   rig.call([&] { rig.core.on_jumped(0, 10); });
   CHECK(rig.core.bound() == 0);
@@ -230,7 +230,7 @@ TEST_CASE("owners that took a whole version over go on from there") {
 }
 
 TEST_CASE("a node that owns nothing binds all the same, for what its tap keeps, and fetches nothing") {
-  Rig rig({}, {2, {"tap0", "tap1", "tap2"}, {{0, 1}, {1, 0}, {0, 1}}});
+  ClusterRig rig({}, {2, {"tap0", "tap1", "tap2"}, {{0, 1}, {1, 0}, {0, 1}}});
   rig.live(0);
   for (StepNumber step = 1; step <= 5; ++step) {
     rig.give_ops_of(step);
@@ -245,7 +245,7 @@ TEST_CASE("a node that owns nothing binds all the same, for what its tap keeps, 
 }
 
 TEST_CASE("verified and durable are those of all owners, published is whatever the home says") {
-  Rig rig;
+  ClusterRig rig;
   rig.live(1);
   rig.live(2);
   rig.bind_whole(1);
@@ -283,7 +283,7 @@ TEST_CASE("verified and durable are those of all owners, published is whatever t
 }
 
 TEST_CASE("what peers say of themselves is shown with their name, what is known here is not shown twice") {
-  Rig rig;
+  ClusterRig rig;
   rig.live(1);
   rig.live(2);
   rig.give_message(1);
@@ -322,7 +322,7 @@ TEST_CASE(
   for (std::uint64_t seed = 1; seed <= 120; ++seed) {
     CAPTURE(seed);
     SeededRandom random(seed);
-    Rig rig;
+    ClusterRig rig;
     rig.answers_words = rig.answers_binds = rig.answers_drains = false;
     rig.live(1);
     std::set<StepNumber> lost;  // a bucket of it will never be whole here

@@ -114,7 +114,7 @@ void propose(storage::ObjectStore& store, const std::function<void(schema::Epoch
 }
 
 // A node's epoch actor, with a coordinator that says what the test lets it say.
-struct Node {
+struct MemberNode {
   caf::actor_system& system;
   std::shared_ptr<ManualClock> clock = std::make_shared<ManualClock>();
   std::shared_ptr<EventRing> events = std::make_shared<EventRing>(100, *clock);
@@ -125,8 +125,8 @@ struct Node {
   EpochActor actor;
   test::Probe probe;
 
-  Node(caf::actor_system& used, const std::shared_ptr<SharedStore>& store, const std::string& name,
-       std::uint64_t look_every_ms = 3'600'000)
+  MemberNode(caf::actor_system& used, const std::shared_ptr<SharedStore>& store, const std::string& name,
+             std::uint64_t look_every_ms = 3'600'000)
       : system(used), probe(used) {
     const EpochPtr joined = join(*store, name);
     ClusterState by_name(file_of(), joined, 0);
@@ -145,7 +145,7 @@ struct Node {
     options.adopt = [state = cluster](const EpochPtr& epoch) { (void)state->set_epoch(epoch); };
     actor = spawn_epochs(system, std::move(options));
   }
-  ~Node() {
+  ~MemberNode() {
     probe.end(actor);
     if (coordinator) probe.end(coordinator);
   }
@@ -206,7 +206,7 @@ ErrorCode code_of(const HttpAnswer& answer) {
   return static_cast<ErrorCode>(body["error"]["code"].get<unsigned>());
 }
 
-struct Rig {
+struct EpochsRig {
   caf::actor_system_config config;
   caf::actor_system system{config};
   std::shared_ptr<SharedStore> store = std::make_shared<SharedStore>();
@@ -269,8 +269,8 @@ TEST_CASE("who is no member does not join, one that drains does, and a store tha
 }
 
 TEST_CASE("a command makes an epoch, said again it makes none, and another node follows when it hears of it") {
-  Rig rig;
-  Node a(rig.system, rig.store, "tap0"), b(rig.system, rig.store, "tap1");
+  EpochsRig rig;
+  MemberNode a(rig.system, rig.store, "tap0"), b(rig.system, rig.store, "tap1");
   (void)b.status();  // it has had its first look
   const HttpAnswer answer = a.add(1);
   CHECK(answer.status == 200);
@@ -296,8 +296,8 @@ TEST_CASE("a command makes an epoch, said again it makes none, and another node 
 }
 
 TEST_CASE("a check changes nothing") {
-  Rig rig;
-  Node a(rig.system, rig.store, "tap0");
+  EpochsRig rig;
+  MemberNode a(rig.system, rig.store, "tap0");
   a.with_coordinator();
   a.shows({{0, 1}, {1, 2}});
   const json body = json::parse(a.command("drain", "tap1", false, true).body);
@@ -309,8 +309,8 @@ TEST_CASE("a check changes nothing") {
 }
 
 TEST_CASE("a proposer that loses the race thinks again about what the winner made") {
-  Rig rig;
-  Node a(rig.system, rig.store, "tap0"), b(rig.system, rig.store, "tap1");
+  EpochsRig rig;
+  MemberNode a(rig.system, rig.store, "tap0"), b(rig.system, rig.store, "tap1");
   (void)a.status();
   rig.store->before_create = [&] { CHECK(b.add(2).status == 200); };
   const json body = json::parse(a.add(1).body);
@@ -329,11 +329,11 @@ TEST_CASE("a proposer that loses the race thinks again about what the winner mad
 }
 
 TEST_CASE("many commands on two nodes at once: each is carried out, in one row of epochs") {
-  Rig rig;
-  Node a(rig.system, rig.store, "tap0", 5), b(rig.system, rig.store, "tap1", 5);
+  EpochsRig rig;
+  MemberNode a(rig.system, rig.store, "tap0", 5), b(rig.system, rig.store, "tap1", 5);
   constexpr int kEach = 10;
   std::atomic<int> failed = 0;
-  const auto run = [&](Node& node, int first) {
+  const auto run = [&](MemberNode& node, int first) {
     for (int i = first; i < first + kEach; ++i) failed += node.add(i).status == 200 ? 0 : 1;
   };
   std::thread one([&] { run(a, 0); });
@@ -352,8 +352,8 @@ TEST_CASE("many commands on two nodes at once: each is carried out, in one row o
 }
 
 TEST_CASE("a store that does not answer: members stay, the command says why, and all goes on when it is back") {
-  Rig rig;
-  Node a(rig.system, rig.store, "tap0");
+  EpochsRig rig;
+  MemberNode a(rig.system, rig.store, "tap0");
   (void)a.status();
   rig.store->broken = true;
   for (int i = 0; i < 3; ++i) {
@@ -376,8 +376,8 @@ TEST_CASE("a store that does not answer: members stay, the command says why, and
 }
 
 TEST_CASE("an epoch whose answer was lost is found when the command is repeated") {
-  Rig rig;
-  Node a(rig.system, rig.store, "tap0");
+  EpochsRig rig;
+  MemberNode a(rig.system, rig.store, "tap0");
   (void)a.status();
   rig.store->answers_lost = 1;
   CHECK(a.add(1).status == 503);
@@ -388,8 +388,8 @@ TEST_CASE("an epoch whose answer was lost is found when the command is repeated"
 }
 
 TEST_CASE("an epoch that does not follow the one in force is not believed, and that is said") {
-  Rig rig;
-  Node a(rig.system, rig.store, "tap0");
+  EpochsRig rig;
+  MemberNode a(rig.system, rig.store, "tap0");
   (void)a.status();
   propose(*rig.store, [](schema::EpochRecord& record) { std::swap(record.members[0], record.members[1]); });
   a.look();
@@ -402,8 +402,8 @@ TEST_CASE("an epoch that does not follow the one in force is not believed, and t
 }
 
 TEST_CASE("a damaged newest epoch brings no older one back into force") {
-  Rig rig;
-  Node a(rig.system, rig.store, "tap0");
+  EpochsRig rig;
+  MemberNode a(rig.system, rig.store, "tap0");
   REQUIRE(a.add(1).status == 200);
   REQUIRE(rig.store->remove({storage::epoch_key(2)}));
   REQUIRE(rig.store->put(storage::epoch_key(2), {}));
@@ -414,8 +414,8 @@ TEST_CASE("a damaged newest epoch brings no older one back into force") {
 }
 
 TEST_CASE("a member retires only when it is known, from itself, that it holds nothing") {
-  Rig rig;
-  Node a(rig.system, rig.store, "tap0");
+  EpochsRig rig;
+  MemberNode a(rig.system, rig.store, "tap0");
   a.with_coordinator();
   REQUIRE(a.command("drain", "tap2").status == 200);
   const auto refused = [&](const char* why) {
@@ -471,8 +471,8 @@ TEST_CASE("a member retires only when it is known, from itself, that it holds no
 }
 
 TEST_CASE("a dead member that was drained retires when the others have everything") {
-  Rig rig;
-  Node a(rig.system, rig.store, "tap0");
+  EpochsRig rig;
+  MemberNode a(rig.system, rig.store, "tap0");
   a.with_coordinator();
   REQUIRE(a.command("drain", "tap2").status == 200);
   a.cluster->set_live(2, false);
@@ -482,8 +482,8 @@ TEST_CASE("a dead member that was drained retires when the others have everythin
 }
 
 TEST_CASE("a member is removed as it stands, unless only it has something") {
-  Rig rig;
-  Node a(rig.system, rig.store, "tap0");
+  EpochsRig rig;
+  MemberNode a(rig.system, rig.store, "tap0");
   a.with_coordinator();
   a.shows({{0, 1}, {2}});
   HttpAnswer answer = a.command("remove", "tap2");
@@ -510,8 +510,8 @@ TEST_CASE("a member is removed as it stands, unless only it has something") {
 }
 
 TEST_CASE("hostile commands are answered, and a view with members that there are not is shown") {
-  Rig rig;
-  Node a(rig.system, rig.store, "tap0");
+  EpochsRig rig;
+  MemberNode a(rig.system, rig.store, "tap0");
   a.with_coordinator();
   a.shows({{0, 99}, {77}});
   for (const std::string& text : {std::string(), std::string("{"), std::string("[1]"), std::string(20'000, 'x'),

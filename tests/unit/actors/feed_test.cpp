@@ -14,7 +14,7 @@ using storage::SideEntry;
 using test::json;
 
 // A store of its own with the job's first lineage, and a coordinator and a side channel that only listen.
-struct Rig {
+struct FeedRig {
   test::StoredJob job{test::three_shards(test::sgd())};
   caf::actor_system_config config;
   caf::actor_system system{config};
@@ -24,7 +24,7 @@ struct Rig {
   std::shared_ptr<test::Log<schema::LineageRecord>> launched = std::make_shared<test::Log<schema::LineageRecord>>();
   std::shared_ptr<test::Script<Launched>> launches = std::make_shared<test::Script<Launched>>();
 
-  Rig() {
+  FeedRig() {
     KeeperOptions keeping;
     keeping.job = job_id("job");
     keeping.store = job.store;
@@ -39,7 +39,7 @@ struct Rig {
     };
     feed = spawn_feed(system, std::move(options));
   }
-  ~Rig() {
+  ~FeedRig() {
     coordinator.end(feed);
     coordinator.end(keeper);
   }
@@ -87,7 +87,7 @@ struct Rig {
 }  // namespace
 
 TEST_CASE("entries are stored, and what a coordinator needs is told to it") {
-  Rig rig;
+  FeedRig rig;
   rig.wire();
   const LayoutPtr layout = test::layout_of(*rig.job.plan, {{2}, {1, 0}});
   const SideEntry blob{test::blob_key(*rig.job.plan, 1, "blob"), test::text_bytes("blob")};
@@ -108,7 +108,7 @@ TEST_CASE("entries are stored, and what a coordinator needs is told to it") {
 }
 
 TEST_CASE("a session that is further here is kept, and its side channel is not told of the older one") {
-  Rig rig;
+  FeedRig rig;
   rig.wire();
   CHECK(rig.give({rig.session(1, 50)}).ok);
   CHECK(rig.side_channel.expect<SideEntriesPtr>(side_atom_v)->entries.size() == 1);
@@ -129,7 +129,7 @@ TEST_CASE("a session that is further here is kept, and its side channel is not t
 }
 
 TEST_CASE("entries of another job, and keys that are none, are neither stored nor told") {
-  Rig rig;
+  FeedRig rig;
   rig.wire();
   const SideEntry foreign{storage::side_key(storage::SideKind::kStepMessage, job_id("another"), 1, 1, 0),
                           rig.message(1, 0).bytes};
@@ -143,7 +143,7 @@ TEST_CASE("entries of another job, and keys that are none, are neither stored no
 }
 
 TEST_CASE("what does not parse is counted, and the rest goes on") {
-  Rig rig;
+  FeedRig rig;
   rig.wire();
   SideEntry broken = rig.message(1, 0);
   broken.bytes.resize(broken.bytes.size() / 2);
@@ -157,7 +157,7 @@ TEST_CASE("what does not parse is counted, and the rest goes on") {
 }
 
 TEST_CASE("messages of a lineage that is not in force are stored and not told") {
-  Rig rig;
+  FeedRig rig;
   rig.wire();
   CHECK(rig.give({rig.message(1, 0, 2)}).ok);
   CHECK_FALSE(rig.stored(rig.message(1, 0, 2).key).empty());
@@ -166,7 +166,7 @@ TEST_CASE("messages of a lineage that is not in force are stored and not told") 
 }
 
 TEST_CASE("a lineage whose baseline its home has is launched, and told what came before its record") {
-  Rig rig;
+  FeedRig rig;
   rig.wire(false);
   const LayoutPtr layout = test::layout_of(*rig.job.plan, {{2}, {1, 0}});
   CHECK(rig.give({rig.layout(layout), rig.message(2, 0), rig.message(1, 0)}).ok);
@@ -194,7 +194,7 @@ TEST_CASE("a lineage whose baseline its home has is launched, and told what came
 }
 
 TEST_CASE("what the store did not take is not told") {
-  Rig rig;
+  FeedRig rig;
   rig.wire();
   const KeeperActor failing = test::spawn_fake<KeeperActor>(rig.system, [](side_atom, const SideEntriesPtr&) {
     return Outcome{false, {ErrorCode::kStoreFull, "no space", {}, {}, {}, {}}};

@@ -17,8 +17,8 @@ ClusterShape shape_of(std::uint64_t epoch, Owners owners, MemberIndex self = 0) 
 }
 
 // tap0 is this node. In epoch 1 it owns shards 0 and 2.
-struct Rig : CoordinationRig {
-  explicit Rig(CoordinationConfig config = {}, Owners owners = {{0, 1}, {1, 2}, {2, 0}})
+struct HandoffRig : CoordinationRig {
+  explicit HandoffRig(CoordinationConfig config = {}, Owners owners = {{0, 1}, {1, 2}, {2, 0}})
       : CoordinationRig(config, nullptr, 0, shape_of(1, std::move(owners))) {
     applies = false;
     give_layout();
@@ -68,7 +68,7 @@ struct Rig : CoordinationRig {
 }  // namespace
 
 TEST_CASE("a shard that comes is copied from a version, then step by step, and then is one like the others") {
-  Rig rig;
+  HandoffRig rig;
   for (StepNumber step = 1; step <= 5; ++step) rig.own_step(step);
   rig.says(1, 1, 3, {0, 1});
   rig.epoch(2, {{0, 1}, {1, 0}, {2, 0}});
@@ -101,7 +101,7 @@ TEST_CASE("a shard that comes is copied from a version, then step by step, and t
 }
 
 TEST_CASE("while a source writes the version that was asked for, nothing newer is asked for") {
-  Rig rig;
+  HandoffRig rig;
   rig.own_step(1);
   rig.says(1, 1, 1, {0, 1});
   rig.epoch(2, {{0, 1}, {1, 0}, {2, 0}});
@@ -126,7 +126,7 @@ TEST_CASE("while a source writes the version that was asked for, nothing newer i
 TEST_CASE("a version whose next step is not known here any more is replaced by a newer one") {
   CoordinationConfig config;
   config.goes_kept = 4;
-  Rig rig(config);
+  HandoffRig rig(config);
   for (StepNumber step = 1; step <= 10; ++step) rig.own_step(step);
   rig.says(1, 1, 5, {0, 1});
   rig.epoch(2, {{0, 1}, {1, 0}, {2, 0}});
@@ -140,7 +140,7 @@ TEST_CASE("a version whose next step is not known here any more is replaced by a
 }
 
 TEST_CASE("a node that has nothing begins where its first version ends, and needs no step before it") {
-  Rig rig({}, {{1, 2}, {1, 2}, {2, 1}});
+  HandoffRig rig({}, {{1, 2}, {1, 2}, {2, 1}});
   for (StepNumber step = 1; step <= 3; ++step) rig.give_message(step);
   rig.says(1, 1, 12, {0, 1, 2});
   rig.epoch(2, {{1, 0}, {1, 2}, {2, 0}});
@@ -157,7 +157,7 @@ TEST_CASE("a node that has nothing begins where its first version ends, and need
 }
 
 TEST_CASE("a shard that never came to have a version is let go of at once, and may come again") {
-  Rig rig;
+  HandoffRig rig;
   rig.epoch(2, {{0, 1}, {1, 0}, {2, 0}});
   rig.epoch(3, {{0, 1}, {1, 2}, {2, 0}});
   CHECK(rig.released == std::vector<ShardId>{1});
@@ -171,7 +171,7 @@ TEST_CASE("a shard that never came to have a version is let go of at once, and m
 }
 
 TEST_CASE("a shard that leaves is held and kept up until the new owners have all of it") {
-  Rig rig;
+  HandoffRig rig;
   rig.own_step(1);
   rig.says(2, 1, 1, {1, 2});
   rig.says(1, 1, 1, {0, 1});
@@ -203,7 +203,7 @@ TEST_CASE("a shard that leaves is held and kept up until the new owners have all
 }
 
 TEST_CASE("a new owner that comes back is not relied on before it has said what it holds now") {
-  Rig rig;
+  HandoffRig rig;
   rig.own_step(1);
   rig.says(2, 1, 1, {1, 2});
   rig.epoch(2, {{0, 1}, {1, 2}, {2, 1}});
@@ -222,7 +222,7 @@ TEST_CASE("a new owner that comes back is not relied on before it has said what 
 }
 
 TEST_CASE("an epoch that is old, or of other shards, changes nothing; a shard that comes back stays") {
-  Rig rig;
+  HandoffRig rig;
   rig.epoch(1, {{1}, {1}, {1}});
   rig.epoch(0, {{1}, {1}, {1}});
   rig.epoch(9, {{1}, {1}});
@@ -253,7 +253,7 @@ TEST_CASE("a shard that the store has and the epoch gives to others is held from
 }
 
 TEST_CASE("an owner that stands still is helped, again and again, and not while it moves") {
-  Rig rig;
+  HandoffRig rig;
   rig.own_step(1);
   rig.give_ops_of(2);
   rig.give_message(2);
@@ -274,7 +274,7 @@ TEST_CASE("an owner that stands still is helped, again and again, and not while 
 TEST_CASE("without a mirror port what a peer has bound is fetched at once, and no queue is drained") {
   CoordinationConfig config;
   config.has_tap = false;
-  Rig rig(config);
+  HandoffRig rig(config);
   rig.give_message(1);
   rig.says(1, 1, 0, {0, 1});
   CHECK(rig.fetches.empty());
@@ -292,7 +292,7 @@ TEST_CASE("without a mirror port what a peer has bound is fetched at once, and n
 }
 
 TEST_CASE("who is out is not listened to, and what it held is nobody's copy") {
-  Rig rig;
+  HandoffRig rig;
   rig.own_step(1);
   rig.says(2, 1, 1, {1, 2});
   rig.says(1, 1, 1, {0, 1});

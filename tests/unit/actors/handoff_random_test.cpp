@@ -21,7 +21,7 @@ using schema::MemberState;
 constexpr MemberIndex kNodes = 4;
 constexpr ShardId kShards = 3;
 
-Sha256 digest_of(ShardId shard, StepNumber step) {
+Sha256 state_digest(ShardId shard, StepNumber step) {
   return sha256(fmt::format("shard {} step {}", shard, step));
 }
 
@@ -30,7 +30,7 @@ struct Held {
   StepNumber from = 0;
 };
 
-struct Node {
+struct RandomNode {
   std::unique_ptr<Coordination> core;  // empty: the process is dead
   std::map<ShardId, Held> memory;      // what its owners have applied
   std::map<ShardId, Held> disk;
@@ -65,7 +65,7 @@ class Cluster {
   void event() {
     clock_.advance_ms(20);
     const MemberIndex i = random_.below(kNodes);
-    Node& node = nodes_[i];
+    RandomNode& node = nodes_[i];
     switch (random_.below(16)) {
       case 0:
         change_members();
@@ -192,13 +192,13 @@ class Cluster {
     }
   }
   void adopt(MemberIndex i) {
-    Node& node = nodes_[i];
+    RandomNode& node = nodes_[i];
     if (!node.core) return;
     node.core->on_epoch(shape(i));
     obey(i);
   }
   void start(MemberIndex i) {
-    Node& node = nodes_[i];
+    RandomNode& node = nodes_[i];
     node.memory = node.disk;
     std::map<ShardId, HeldShard> held;
     StepNumber version = ~StepNumber{0};
@@ -221,7 +221,7 @@ class Cluster {
   // Everybody that is connected sees it before anything else happens when the disk is gone: a second loss at the same
   // moment is not what copies are for.
   void die(MemberIndex i, bool with_disk) {
-    Node& node = nodes_[i];
+    RandomNode& node = nodes_[i];
     if (with_disk)
       for (const auto& [shard, has] : node.disk)
         if (copies(shard, i) == 0 || best(shard, i) < has.version) with_disk = false;
@@ -235,7 +235,7 @@ class Cluster {
       for (MemberIndex other = 0; other < kNodes; ++other) lose(other, i);
   }
   void lose(MemberIndex i, MemberIndex other) {
-    Node& node = nodes_[i];
+    RandomNode& node = nodes_[i];
     node.inbox[other].clear();
     if (node.connected.erase(other) > 0 && node.core) {
       node.core->on_live(other, false);
@@ -243,7 +243,7 @@ class Cluster {
     }
   }
   void connect(MemberIndex i, MemberIndex other, bool live) {
-    Node& node = nodes_[i];
+    RandomNode& node = nodes_[i];
     if (i == other || !node.core) return;
     if (!live || !nodes_[other].core) return lose(i, other);
     if (!node.connected.insert(other).second) return;
@@ -257,7 +257,7 @@ class Cluster {
       if (random_.below(4) != 0) give_messages(i);
   }
   void give_messages(MemberIndex i) {
-    Node& node = nodes_[i];
+    RandomNode& node = nodes_[i];
     if (!node.core) return;
     while (node.told < training_) {
       auto message = std::make_shared<replica::StepMessage>();
@@ -269,7 +269,7 @@ class Cluster {
     }
   }
   void publish(MemberIndex i) {
-    Node& node = nodes_[i];
+    RandomNode& node = nodes_[i];
     if (!node.core) return;
     const auto step = node.core->progress().publishable();
     if (!step || *step <= published_) return;
@@ -278,7 +278,7 @@ class Cluster {
     obey(i);
   }
   void report(MemberIndex i, bool lost) {
-    Node& node = nodes_[i];
+    RandomNode& node = nodes_[i];
     if (!node.core) return;
     PeerReport report;
     report.member = i;
@@ -295,7 +295,7 @@ class Cluster {
       if (nodes_[other].core && nodes_[other].connected.contains(i)) nodes_[other].inbox[i].push_back(report);
   }
   bool hear(MemberIndex i, MemberIndex from) {
-    Node& node = nodes_[i];
+    RandomNode& node = nodes_[i];
     auto& queue = node.inbox[from];
     if (!node.core || queue.empty()) return false;
     const PeerReport said = std::move(queue.front());
@@ -305,12 +305,12 @@ class Cluster {
     return true;
   }
   void applied(MemberIndex i, ShardId shard, StepNumber step) {
-    Node& node = nodes_[i];
-    node.fresh.push_back({shard, step, digest_of(shard, step)});
-    node.core->on_applied({shard, step, digest_of(shard, step), {}});
+    RandomNode& node = nodes_[i];
+    node.fresh.push_back({shard, step, state_digest(shard, step)});
+    node.core->on_applied({shard, step, state_digest(shard, step), {}});
   }
   void apply_next(MemberIndex i, ShardId shard, StepNumber step) {
-    Node& node = nodes_[i];
+    RandomNode& node = nodes_[i];
     const auto held = node.memory.find(shard);
     if (held == node.memory.end() || held->second.version + 1 != step || step > training_) return;
     if (held->second.version > node.disk[shard].version + 2) return;  // the keeper is behind
@@ -318,7 +318,7 @@ class Cluster {
     applied(i, shard, step);
   }
   void work(MemberIndex i) {
-    Node& node = nodes_[i];
+    RandomNode& node = nodes_[i];
     if (!node.core) return;
     if (!node.memory.empty() && random_.below(3) != 0) {
       auto held = node.memory.begin();
@@ -329,7 +329,7 @@ class Cluster {
     obey(i);
   }
   void flush(MemberIndex i) {
-    Node& node = nodes_[i];
+    RandomNode& node = nodes_[i];
     if (!node.core) return;
     for (const auto& [shard, held] : std::map(node.memory)) {
       if (random_.below(3) == 0) continue;
@@ -340,7 +340,7 @@ class Cluster {
   }
 
   void obey(MemberIndex i) {
-    Node& node = nodes_[i];
+    RandomNode& node = nodes_[i];
     if (obeying_) return;
     obeying_ = true;
     for (auto list = node.core->take_commands(); !list.empty(); list = node.core->take_commands())
@@ -355,7 +355,7 @@ class Cluster {
     obeying_ = false;
   }
   void take_version(MemberIndex i, const AskVersion& ask) {
-    Node& node = nodes_[i];
+    RandomNode& node = nodes_[i];
     if (random_.below(3) == 0) return;
     const MemberIndex source = random_.below(kNodes);
     if (source == i || !nodes_[source].core || !node.connected.contains(source)) return;
@@ -369,7 +369,7 @@ class Cluster {
     applied(i, ask.shard, version);
   }
   void let_go(MemberIndex i, ShardId shard) {
-    Node& node = nodes_[i];
+    RandomNode& node = nodes_[i];
     CAPTURE(i);
     CAPTURE(shard);
     if (const auto held = node.disk.find(shard); held != node.disk.end()) {
@@ -405,7 +405,7 @@ class Cluster {
   }
   [[nodiscard]] bool settled() const {
     for (MemberIndex i = 0; i < kNodes; ++i) {
-      const Node& node = nodes_[i];
+      const RandomNode& node = nodes_[i];
       if (members_[i].state == MemberState::kDraining) return false;
       if (member(i) != static_cast<bool>(node.core)) return false;
       for (ShardId shard = 0; shard < kShards; ++shard) {
@@ -420,7 +420,7 @@ class Cluster {
   [[nodiscard]] std::string describe() const {
     std::string text = fmt::format("training {} published {} epoch {}\n", training_, published_, epoch_);
     for (MemberIndex i = 0; i < kNodes; ++i) {
-      const Node& node = nodes_[i];
+      const RandomNode& node = nodes_[i];
       text += fmt::format("tap{} state {} {}\n", i, static_cast<int>(members_[i].state), node.core ? "up" : "dead");
       if (!node.core) continue;
       for (ShardId shard = 0; shard < kShards; ++shard)
@@ -441,7 +441,7 @@ class Cluster {
   std::vector<EpochMember> members_;
   ShardPlacement map_;
   std::uint64_t epoch_ = 0;
-  Node nodes_[kNodes];
+  RandomNode nodes_[kNodes];
   StepNumber training_ = 0;
   StepNumber published_ = 0;
   StepNumber best_[kShards] = {};

@@ -15,12 +15,12 @@ namespace {
 
 using nlohmann::json;
 
-struct Node {
+struct AnsweringNode {
   std::shared_ptr<storage::test::MemoryStore> store = std::make_shared<storage::test::MemoryStore>();
   std::shared_ptr<ManualClock> clock = std::make_shared<ManualClock>();
   std::unique_ptr<PointAnswers> points;
 
-  explicit Node(bool with_leases = true, std::uint64_t leases_max = 2) {
+  explicit AnsweringNode(bool with_leases = true, std::uint64_t leases_max = 2) {
     store->objects[storage::point_key("gpt", 1, 7)] = {1};
     PointAnswersOptions options{"gpt", store};
     storage::LeaseTableOptions leasing;
@@ -61,7 +61,7 @@ constexpr const char* kHolder = R"({"holder": "rank 0 on host-a"})";
 }  // namespace
 
 TEST_CASE("a lease over HTTP: taken, renewed, released") {
-  const Node node;
+  const AnsweringNode node;
   const HttpAnswer taken = node.ask("POST", "points/1/7/lease", kHolder);
   REQUIRE(taken.status == 200);
   const json body = json::parse(taken.body);
@@ -90,7 +90,7 @@ TEST_CASE("a lease over HTTP: taken, renewed, released") {
 }
 
 TEST_CASE("leases that are not given, each by its name") {
-  const Node node;
+  const AnsweringNode node;
   const HttpAnswer gone = node.ask("POST", "points/1/8/lease", kHolder);
   CHECK(gone.status == 404);
   CHECK(error_of(gone) == "POINT_NONE");
@@ -114,11 +114,11 @@ TEST_CASE("leases that are not given, each by its name") {
   CHECK(full.status == 429);
   CHECK(error_of(full) == "LIMIT_REACHED");
   CHECK(node.points->leases().refused == 1);
-  CHECK(Node(false).ask("POST", "points/1/7/lease", kHolder).status == 404);
+  CHECK(AnsweringNode(false).ask("POST", "points/1/7/lease", kHolder).status == 404);
 }
 
 TEST_CASE("what is only read answers to GET alone") {
-  const Node node;
+  const AnsweringNode node;
   CHECK(node.ask("GET", "points").status == 200);
   CHECK(node.ask("GET", "lineages").status == 200);
   for (const char* const method : {"POST", "PUT", "DELETE"})

@@ -61,7 +61,7 @@ struct Told {
   }
 };
 
-struct Rig {
+struct PublisherRig {
   test::StoredJob job{test::three_shards(test::sgd())};  // two ranks
   test::SideWriter side{job};
   storage::test::TempDir points{true};
@@ -79,7 +79,8 @@ struct Rig {
   PublisherActor publisher;
   PublisherOptions options;
 
-  explicit Rig(const std::string& faults = "", json body = test::three_shards(test::sgd())) : job(std::move(body)) {
+  explicit PublisherRig(const std::string& faults = "", json body = test::three_shards(test::sgd()))
+      : job(std::move(body)) {
     observer = open("test", nullptr);
     storage::LineageRequest request;
     request.job_name = "job";
@@ -119,7 +120,7 @@ struct Rig {
     options.random = std::make_shared<SeededRandom>(5);
     options.events = std::make_shared<EventRing>(100, *clock);
   }
-  ~Rig() {
+  ~PublisherRig() {
     if (publisher) end();
     probe.end(coordinator);
   }
@@ -248,7 +249,7 @@ using Steps = std::vector<StepNumber>;
 TEST_CASE("every step that is due becomes a point, in order, with everything that a restore needs") {
   for (const std::uint64_t interval : {1U, 2U}) {
     CAPTURE(interval);
-    Rig rig;
+    PublisherRig rig;
     rig.options.interval_steps = interval;
     rig.start();
     for (int i = 0; i < 6; ++i) rig.step();
@@ -305,7 +306,7 @@ TEST_CASE("every step that is due becomes a point, in order, with everything tha
 }
 
 TEST_CASE("objects of the point before are taken over, not written again") {
-  Rig rig;
+  PublisherRig rig;
   rig.start();
   for (StepNumber step = 1; step <= 3; ++step) rig.step();
   rig.durable(3);
@@ -323,7 +324,7 @@ TEST_CASE("objects of the point before are taken over, not written again") {
 }
 
 TEST_CASE("a shard's base follows its newest full version, and the logs before it are not carried on") {
-  Rig rig;
+  PublisherRig rig;
   rig.start();
   for (StepNumber step = 1; step <= 3; ++step) rig.step();
   rig.durable(3);
@@ -345,7 +346,7 @@ TEST_CASE("a shard's base follows its newest full version, and the logs before i
 }
 
 TEST_CASE("a step waits for the side state of every rank, and is published when it is there") {
-  Rig rig;
+  PublisherRig rig;
   rig.start();
   rig.step(1);
   rig.durable(1);
@@ -362,7 +363,7 @@ TEST_CASE("a step waits for the side state of every rank, and is published when 
 }
 
 TEST_CASE("a step whose side state never comes whole is left behind when others have long been durable") {
-  Rig rig;
+  PublisherRig rig;
   rig.start();
   rig.step(2, {{"blobs_missing", {"data"}}});
   for (int i = 0; i < 4; ++i) rig.step();
@@ -379,7 +380,7 @@ TEST_CASE("a step whose side state never comes whole is left behind when others 
 }
 
 TEST_CASE("only the home publishes, and what it published is gone on from by the next life of the node") {
-  Rig rig;
+  PublisherRig rig;
   rig.cluster->set_ready(0, false);
   rig.start();
   rig.step();
@@ -405,7 +406,7 @@ TEST_CASE("only the home publishes, and what it published is gone on from by the
 }
 
 TEST_CASE("a full object store is said, tried again after a pause, and recovered from without a restart") {
-  Rig rig("write:2-4:ENOSPC");
+  PublisherRig rig("write:2-4:ENOSPC");
   rig.start();
   rig.step();
   rig.durable(1);
@@ -433,7 +434,7 @@ TEST_CASE("a full object store is said, tried again after a pause, and recovered
 }
 
 TEST_CASE("a store that cannot be reached is an error of it, and the last point stays") {
-  Rig rig("link:20+:EIO");
+  PublisherRig rig("link:20+:EIO");
   rig.start();
   rig.step();
   rig.durable(1);
@@ -457,14 +458,14 @@ TEST_CASE("a store that cannot be reached is an error of it, and the last point 
 TEST_CASE("a record that says something else about the same step ends publishing of the lineage") {
   schema::PointRecord planted;
   {
-    Rig other;  // the same job, the same steps
+    PublisherRig other;  // the same job, the same steps
     other.start();
     other.step();
     other.durable(1);
     REQUIRE(other.published(1));
     planted = other.point(1).record;
   }
-  Rig rig;
+  PublisherRig rig;
   rig.start();
   rig.step();
   CHECK(rig.has_looked());  // it has listed the store: there was nothing
@@ -501,7 +502,7 @@ TEST_CASE("a record that says something else about the same step ends publishing
 }
 
 TEST_CASE("the newest points are kept, older ones go") {
-  Rig rig;
+  PublisherRig rig;
   rig.options.points_kept = 2;
   rig.start();
   for (StepNumber step = 1; step <= 5; ++step) {
@@ -517,7 +518,7 @@ TEST_CASE("the newest points are kept, older ones go") {
 
 TEST_CASE("nothing is published of a job that diverged, or that has state nobody knows") {
   SUBCASE("diverged") {
-    Rig rig;
+    PublisherRig rig;
     rig.told->diverged = true;
     rig.start();
     rig.step();
@@ -528,7 +529,7 @@ TEST_CASE("nothing is published of a job that diverged, or that has state nobody
   SUBCASE("unknown state") {
     json body = test::three_shards(test::sgd());
     body["inventory"] = {{{"name", "loader.queue"}, {"class", "unknown"}, {"type", "X"}}};
-    Rig rig("", body);
+    PublisherRig rig("", body);
     rig.start();
     rig.step();
     rig.durable(1);
@@ -542,7 +543,7 @@ TEST_CASE("nothing is published of a job that diverged, or that has state nobody
 }
 
 TEST_CASE("a node uploads its part when the home asks, and answers with an error otherwise") {
-  Rig rig;
+  PublisherRig rig;
   rig.cluster->set_ready(0, false);  // another node is the home
   rig.start();
   for (int i = 0; i < 2; ++i) rig.step();

@@ -37,7 +37,7 @@ PulledVersionPtr version(std::shared_ptr<replica::Shard> shard) {
 }
 
 // Shard 1 of three: the end of a, all of b, the beginning of c.
-struct Rig {
+struct FetchRig {
   JobPlanPtr plan = test::plan_of(test::three_shards(test::sgd()));
   test::Contributor contributor{plan, test::layout_of(*plan, {{2}, {1, 0}})};
   caf::actor_system_config config;
@@ -52,7 +52,7 @@ struct Rig {
   FetcherActor fetcher;
   OwnerActor owner;
 
-  explicit Rig(bool with_shard = true) {
+  explicit FetchRig(bool with_shard = true) {
     fetcher = test::spawn_fake<FetcherActor>(
         system,
         [gradients = gradients, pulled = pulled, gate = gate](pull_atom, std::uint32_t lineage, std::uint32_t shard,
@@ -78,7 +78,7 @@ struct Rig {
     }
     owner = spawn_shard_owner(system, std::move(options));
   }
-  ~Rig() {
+  ~FetchRig() {
     keeper.end(owner);
     keeper.end(fetcher);
   }
@@ -138,7 +138,7 @@ std::vector<std::uint8_t> log_of(const ShardRecord& record) {
 }  // namespace
 
 TEST_CASE("a gradient from a peer is applied with the step's scalars and becomes a log like any other") {
-  Rig rig;
+  FetchRig rig;
   rig.start();
   const Sha256 expected = rig.advance_twin(1);
   rig.gradients->then(gradient(rig.bytes(1), 1, expected));
@@ -160,7 +160,7 @@ TEST_CASE("a gradient from a peer is applied with the step's scalars and becomes
 }
 
 TEST_CASE("a skipped step is fetched as nothing") {
-  Rig rig;
+  FetchRig rig;
   rig.start();
   const Sha256 expected = rig.advance_twin(1, Verdict::kSkipped);
   rig.gradients->then(gradient({}, 1, expected));
@@ -170,7 +170,7 @@ TEST_CASE("a skipped step is fetched as nothing") {
 }
 
 TEST_CASE("a gradient of another length is refused and the step stays open") {
-  Rig rig;
+  FetchRig rig;
   rig.start();
   auto cut = rig.bytes(1);
   cut.pop_back();
@@ -199,7 +199,7 @@ TEST_CASE("a gradient of another length is refused and the step stays open") {
 }
 
 TEST_CASE("a digest that is not the co-owner's stops the shard") {
-  Rig rig;
+  FetchRig rig;
   rig.start();
   Sha256 theirs = rig.advance_twin(1);
   theirs[0] ^= 1;
@@ -219,7 +219,7 @@ TEST_CASE("a digest that is not the co-owner's stops the shard") {
 }
 
 TEST_CASE("only the next step is asked for, once at a time") {
-  Rig rig;
+  FetchRig rig;
   rig.start();
   for (const StepNumber step : {0U, 2U, 7U}) rig.fetch(step);
   CHECK(rig.nothing_applied());
@@ -240,7 +240,7 @@ TEST_CASE("only the next step is asked for, once at a time") {
 }
 
 TEST_CASE("what the own tap brought first is kept, and the answer of the peer comes too late") {
-  Rig rig;
+  FetchRig rig;
   rig.start();
   const Sha256 expected = rig.advance_twin(1);
   rig.gradients->then(gradient(rig.bytes(9), 1));
@@ -267,7 +267,7 @@ TEST_CASE("what the own tap brought first is kept, and the answer of the peer co
 }
 
 TEST_CASE("a step that nobody keeps any more is stepped over by a whole version, durable first") {
-  Rig rig;
+  FetchRig rig;
   rig.start();
   for (StepNumber step = 1; step <= 5; ++step) (void)rig.advance_twin(step);
   const Sha256 at_five = rig.twin->digest().sha;
@@ -302,7 +302,7 @@ TEST_CASE("a step that nobody keeps any more is stepped over by a whole version,
 }
 
 TEST_CASE("a version that is not newer is not taken") {
-  Rig rig;
+  FetchRig rig;
   rig.start();
   rig.gradients->then(no_gradient(ErrorCode::kStepUnavailable));
   rig.versions->then(version(test::fresh_shard(*rig.plan, 1)));  // at step 0
@@ -315,7 +315,7 @@ TEST_CASE("a version that is not newer is not taken") {
 }
 
 TEST_CASE("an owner with nothing asks when it is told to, and starts from what a peer has") {
-  Rig rig(false);
+  FetchRig rig(false);
   CHECK(rig.status()["state"] == "syncing");
   (void)rig.advance_twin(1);
   const Sha256 at_one = rig.twin->digest().sha;
@@ -348,7 +348,7 @@ TEST_CASE("an owner with nothing asks when it is told to, and starts from what a
 }
 
 TEST_CASE("an owner with nothing that is told to fetch a step asks for a version instead") {
-  Rig rig(false);
+  FetchRig rig(false);
   rig.wire();
   rig.fetch(6);
   CHECK(rig.comes_to("fetches_failed", 1));
@@ -357,7 +357,7 @@ TEST_CASE("an owner with nothing that is told to fetch a step asks for a version
 }
 
 TEST_CASE("a version that comes after the owner was released is not taken") {
-  Rig rig(false);
+  FetchRig rig(false);
   rig.wire();
   (void)rig.advance_twin(1);
   rig.versions->then(version(std::move(rig.twin)));

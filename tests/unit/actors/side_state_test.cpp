@@ -12,7 +12,7 @@ using test::SideWriter;
 using test::StoredJob;
 using test::text_bytes;
 
-struct Rig {
+struct SideRig {
   StoredJob job{test::three_shards(test::sgd())};  // two ranks
   SideWriter side{job};
 
@@ -40,7 +40,7 @@ constexpr const char* kFoobarSha = "c3ab8ff13720e8ad9047dd39466b3c8974e592c2fa38
 }  // namespace
 
 TEST_CASE("side state is every rank's message and blobs, in the order of names") {
-  Rig rig;
+  SideRig rig;
   const std::string large(100'000, 'r');
   rig.side.blob(0, large);
   rig.side.blob(1, "rank 1 alone");
@@ -71,7 +71,7 @@ TEST_CASE("side state is every rank's message and blobs, in the order of names")
 }
 
 TEST_CASE("base64 as in RFC 4648, and nothing else") {
-  Rig rig;
+  SideRig rig;
   rig.side.message(1, 1, {});
   const auto give = [&](const std::string& text, std::string_view content) {
     rig.side.message(
@@ -102,7 +102,7 @@ TEST_CASE("base64 as in RFC 4648, and nothing else") {
 }
 
 TEST_CASE("what has not come is named with its rank") {
-  Rig rig;
+  SideRig rig;
   rig.side.message(3, 0, {});
   CHECK(contains(rig.missing(3), "step 3 rank 1"));
   CHECK(contains(rig.missing(2), "step 2 rank 0"));
@@ -120,7 +120,7 @@ TEST_CASE("what has not come is named with its rank") {
 }
 
 TEST_CASE("bytes under a blob's key that are not the blob are not given") {
-  Rig rig;
+  SideRig rig;
   rig.side.message(1, 0, {});
   rig.side.message(1, 1, {{"blobs", {{"data", test::blob_entry("right")}}}});
   test::require_ok(rig.job.store->put_side(test::blob_key(*rig.job.plan, 1, "right"), text_bytes("wrong"), true));
@@ -129,7 +129,7 @@ TEST_CASE("bytes under a blob's key that are not the blob are not given") {
 }
 
 TEST_CASE("a message that names its side state in no way that is known is missing it") {
-  Rig rig;
+  SideRig rig;
   rig.side.message(1, 0, {});
   for (const json& blobs : {json(nullptr), json(5), json::array(), json{{"data", 5}}, json{{"data", json::object()}},
                             json{{"data", {{"digest", 5}}}}, json{{"data", {{"digest", "abc"}}}},
@@ -146,7 +146,7 @@ TEST_CASE("a message that names its side state in no way that is known is missin
 }
 
 TEST_CASE("the layout of the next step is part of it when the client knows it") {
-  Rig rig;
+  SideRig rig;
   const LayoutPtr layout = test::layout_of(*rig.job.plan, {{2}, {1, 0}});
   rig.side.message(1, 0, {{"next_layout_id", to_hex(layout->id())}});
   rig.side.message(1, 1, {});

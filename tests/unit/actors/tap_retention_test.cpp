@@ -8,12 +8,12 @@ namespace gradtap::actors {
 namespace {
 
 // Shard 1 lies in both buckets, shard 0 in bucket 1 alone, shard 2 in bucket 0 alone.
-struct Rig {
+struct RetentionRig {
   JobPlanPtr plan = test::plan_of(test::three_shards(test::sgd()));
   test::Contributor contributor{plan, test::layout_of(*plan, {{2}, {1, 0}})};
   TapRetention retention;
 
-  explicit Rig(std::uint64_t bytes_max = std::uint64_t{1} << 30, StepNumber reference_steps = 2)
+  explicit RetentionRig(std::uint64_t bytes_max = std::uint64_t{1} << 30, StepNumber reference_steps = 2)
       : retention(bytes_max, reference_steps) {
     retention.begin(plan);
   }
@@ -36,7 +36,7 @@ struct Rig {
 }  // namespace
 
 TEST_CASE("a gradient is given once every bucket's part of it is here") {
-  Rig rig;
+  RetentionRig rig;
   CHECK_FALSE(rig.has(1, 1));
   rig.add(1, 0, 1);
   CHECK_FALSE(rig.has(1, 1));
@@ -55,7 +55,7 @@ TEST_CASE("a gradient is given once every bucket's part of it is here") {
 }
 
 TEST_CASE("an order that was given again replaces the bytes of the one before, and never the other way round") {
-  Rig rig;
+  RetentionRig rig;
   rig.add(1, 0, 1);
   rig.add(1, 1, 1, 1, 10, 500);
   CHECK(rig.retention.gradient(1, 1, 1) != test::gradient_bytes(*rig.plan, 1, 1));
@@ -66,7 +66,7 @@ TEST_CASE("an order that was given again replaces the bytes of the one before, a
 }
 
 TEST_CASE("what is older than a few steps is copied, and the ops are let go") {
-  Rig rig;
+  RetentionRig rig;
   for (StepNumber step = 1; step <= 3; ++step) rig.whole(step, 1);
   CHECK(rig.retention.counters().bytes == 0);
   const auto held = rig.contributor.pool->usage().in_use_bytes;
@@ -83,7 +83,7 @@ TEST_CASE("what is older than a few steps is copied, and the ops are let go") {
 }
 
 TEST_CASE("a step that never became whole is let go when it is old") {
-  Rig rig;
+  RetentionRig rig;
   rig.add(1, 0, 1);
   for (StepNumber step = 2; step <= 4; ++step) rig.whole(step, 1);
   CHECK(rig.retention.counters().steps == 3);
@@ -92,8 +92,8 @@ TEST_CASE("a step that never became whole is let go when it is old") {
 }
 
 TEST_CASE("beyond the limit the oldest step goes, counted") {
-  Rig rig(1);
-  Rig enough(3 * rig.bytes_of(1) + 1);
+  RetentionRig rig(1);
+  RetentionRig enough(3 * rig.bytes_of(1) + 1);
   for (StepNumber step = 1; step <= 10; ++step) {
     rig.whole(step, 1);
     enough.whole(step, 1);
@@ -110,7 +110,7 @@ TEST_CASE("beyond the limit the oldest step goes, counted") {
 }
 
 TEST_CASE("what every owner has durably is let go, of that shard and up to that step") {
-  Rig rig;
+  RetentionRig rig;
   for (StepNumber step = 1; step <= 6; ++step)
     for (ShardId shard = 0; shard < 3; ++shard) rig.whole(step, shard);
   rig.retention.release(7, 1, 6);  // another lineage
@@ -134,7 +134,7 @@ TEST_CASE("what every owner has durably is let go, of that shard and up to that 
 }
 
 TEST_CASE("a new lineage lets go of the one before; the same one again does not") {
-  Rig rig;
+  RetentionRig rig;
   rig.add(1, 0, 1, 2);  // of a lineage that is not in force
   CHECK(rig.retention.counters().steps == 0);
   for (StepNumber step = 1; step <= 5; ++step) rig.whole(step, 1);

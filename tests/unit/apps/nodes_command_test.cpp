@@ -25,7 +25,7 @@ namespace {
 
 using nlohmann::json;
 
-struct Answer {
+struct NodeAnswer {
   int status = 200;
   std::string body;
 };
@@ -33,7 +33,7 @@ struct Answer {
 // Answers one request a connection by a function of method and body.
 class FakeNode {
  public:
-  using Play = std::function<Answer(const std::string& method, const std::string& body)>;
+  using Play = std::function<NodeAnswer(const std::string& method, const std::string& body)>;
 
   explicit FakeNode(Play play) : play_(std::move(play)) {
     listener_ = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
@@ -86,7 +86,7 @@ class FakeNode {
           const std::lock_guard lock(mutex_);
           posted_.push_back(json::parse(body, nullptr, false));
         }
-        const Answer answer = play_(method, body);
+        const NodeAnswer answer = play_(method, body);
         const std::string text = fmt::format(
             "HTTP/1.1 {} X\r\nContent-Type: application/json\r\nConnection: close\r\nContent-Length: {}\r\n\r\n{}",
             answer.status, answer.body.size(), answer.body);
@@ -144,16 +144,16 @@ json member(const char* name, const char* membership, int assigned, int in_sync,
           {"bytes_left", syncing << 20},
           {"waits_for", releasing > 0 ? "tap1 copies the shard" : ""}};
 }
-Answer nodes(std::vector<json> members, const char* home = "tap1") {
+NodeAnswer nodes(std::vector<json> members, const char* home = "tap1") {
   return {
       200,
       json{{"epoch", 5}, {"cause", "drain tap0"}, {"replicas", 2}, {"shards", 4}, {"home", home}, {"members", members}}
           .dump()};
 }
-Answer accepted(bool changed = true) {
+NodeAnswer accepted(bool changed = true) {
   return {200, json{{"epoch", 6}, {"changed", changed}, {"moves", 3}}.dump()};
 }
-Answer refusal(ErrorCode code, int status = 409) {
+NodeAnswer refusal(ErrorCode code, int status = 409) {
   return {status,
           json{{"error", {{"code", static_cast<unsigned>(code)}, {"what", "it is refused"}, {"remedy", "do better"}}}}
               .dump()};
@@ -165,7 +165,7 @@ TEST_CASE("the list shows every member, and that the object store does not answe
   FakeNode node([](const std::string&, const std::string&) {
     json body = json::parse(nodes({member("tap0", "draining", 0, 0, 0, 4), member("tap1", "out", 0, 0, 0, 0)}).body);
     body["store_error"] = "disk is gone";
-    return Answer{200, body.dump()};
+    return NodeAnswer{200, body.dump()};
   });
   const Ran ran = run("list --endpoint " + node.endpoint());
   CHECK(ran.code == 0);
@@ -184,8 +184,8 @@ TEST_CASE("a check says what it costs, and only what is said to be safe is") {
                                     nullptr};
   FakeNode node([&](const std::string& method, const std::string&) {
     CHECK(method == "POST");
-    return Answer{200,
-                  json{{"epoch", 5}, {"changed", true}, {"check", checks[static_cast<std::size_t>(turn++)]}}.dump()};
+    return NodeAnswer{
+        200, json{{"epoch", 5}, {"changed", true}, {"check", checks[static_cast<std::size_t>(turn++)]}}.dump()};
   });
   const std::string command = "drain tap0 --check --endpoint " + node.endpoint();
   Ran ran = run(command);
@@ -218,7 +218,7 @@ TEST_CASE("a drain waits until nothing is held and another is the home, then ret
       case 0:
         return nodes({member("tap0", "draining", 0, 0, 0, 2), member("tap1", "in", 4, 2, 2, 0)});
       case 1:
-        return Answer{503, "busy"};
+        return NodeAnswer{503, "busy"};
       case 2:
         return nodes({member("tap0", "draining", 0, 0, 0, 0)}, "tap0");
       case 3:
@@ -298,7 +298,7 @@ TEST_CASE("a refusal is said with its remedy: 1 by the cluster, 2 by the node") 
       case 2:
         return refusal(ErrorCode::kRequestMalformed, 422);
       default:
-        return Answer{500, "oh"};
+        return NodeAnswer{500, "oh"};
     }
   });
   for (const int code : {1, 1, 2, 2}) {
@@ -326,7 +326,7 @@ TEST_CASE("whatever answers there, the command does not crash") {
                                      R"({"epoch":-1,"changed":"yes","moves":1e99,"check":[1]})",
                                      R"({"check":{"safe":1,"reasons":{"a":1},"is_home":"x"}})"};
   std::size_t turn = 0;
-  FakeNode node([&](const std::string&, const std::string&) { return Answer{200, bodies[turn]}; });
+  FakeNode node([&](const std::string&, const std::string&) { return NodeAnswer{200, bodies[turn]}; });
   for (turn = 0; turn < bodies.size(); ++turn) {
     CAPTURE(bodies[turn]);
     CHECK(run("list --endpoint " + node.endpoint()).code >= 0);

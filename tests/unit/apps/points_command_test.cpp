@@ -14,23 +14,23 @@ namespace {
 
 using test::json;
 
-struct Ran {
+struct PointsRan {
   int code = -1;
   std::string out;
   std::string err;
 };
 
-std::string read_file(const std::string& path) {
+std::string read_out(const std::string& path) {
   std::ifstream in(path, std::ios::binary);
   return {std::istreambuf_iterator<char>(in), {}};
 }
 
-struct Points {
+struct PublishedPoints {
   std::unique_ptr<test::PublishedJob> job = std::make_unique<test::PublishedJob>(test::three_shards(test::adamw()));
   std::string program = std::filesystem::read_symlink("/proc/self/exe").parent_path() / "gradtap";
   storage::test::TempDir work{true};
 
-  explicit Points(StepNumber last) {
+  explicit PublishedPoints(StepNumber last) {
     job->publish();
     while (job->last->canonical.step < last) {
       job->step();
@@ -39,14 +39,14 @@ struct Points {
     job->source.reset();
     job->job.store.reset();  // no store is open while a program is started
   }
-  Ran run(const std::string& arguments) const {
+  PointsRan run(const std::string& arguments) const {
     const std::string command =
         program + " " + arguments + " --source " + job->points.path + " >" + work.path + "/out 2>" + work.path + "/err";
-    Ran ran;
+    PointsRan ran;
     const int status = std::system(command.c_str());  // NOLINT(concurrency-mt-unsafe)
     ran.code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
-    ran.out = read_file(work.path + "/out");
-    ran.err = read_file(work.path + "/err");
+    ran.out = read_out(work.path + "/out");
+    ran.err = read_out(work.path + "/err");
     return ran;
   }
 };
@@ -65,8 +65,8 @@ json header_of(const std::string& file) {
 }  // namespace
 
 TEST_CASE("list, show, verify, side, export and lineages of a whole store") {
-  const Points points(2);
-  Ran ran = points.run("points list");
+  const PublishedPoints points(2);
+  PointsRan ran = points.run("points list");
   CHECK(ran.code == 0);
   CHECK(contains(ran.out, "verdict: a restore of job job takes lineage 1 step 2"));
   CHECK(ran.err.empty());
@@ -90,21 +90,21 @@ TEST_CASE("list, show, verify, side, export and lineages of a whole store") {
 
   ran = points.run("points side --rank 1 --out " + points.work.path + "/side");
   CHECK(ran.code == 0);
-  CHECK(header_of(read_file(points.work.path + "/side"))["__metadata__"]["rank"] == "1");
+  CHECK(header_of(read_out(points.work.path + "/side"))["__metadata__"]["rank"] == "1");
   CHECK(points.run("points side --rank 2 --out " + points.work.path + "/none").code == 2);
   CHECK_FALSE(std::filesystem::exists(points.work.path + "/none"));
 
   ran = points.run("export --json --optimizer --step 1 --out " + points.work.path + "/state");
   CHECK(ran.code == 0);
   CHECK(json::parse(ran.out)["step"] == 1);
-  const std::string file = read_file(points.work.path + "/state");
+  const std::string file = read_out(points.work.path + "/state");
   CHECK(json::parse(ran.out)["bytes"] == file.size());
   CHECK(header_of(file)["__metadata__"]["root"] ==
         to_hex(test::sha_of_all(
             {points.job->job.digests[0].at(1), points.job->job.digests[1].at(1), points.job->job.digests[2].at(1)})));
   CHECK(header_of(file).contains("a#exp_avg"));
   CHECK(points.run("export --format torch --out " + points.work.path + "/state.pt").code == 0);
-  CHECK(read_file(points.work.path + "/state.pt").starts_with("PK\x03\x04"));
+  CHECK(read_out(points.work.path + "/state.pt").starts_with("PK\x03\x04"));
 
   ran = points.run("lineages");
   CHECK(ran.code == 0);
@@ -112,15 +112,15 @@ TEST_CASE("list, show, verify, side, export and lineages of a whole store") {
 }
 
 TEST_CASE("a damaged newest point: named with its key, and the older one taken only where no step was asked for") {
-  const Points points(2);
+  const PublishedPoints points(2);
   const std::string key = points.job->last->shards[1].logs.back().object.key;
   points.job->flip(key, 300);
-  Ran ran = points.run("export --out " + points.work.path + "/state");
+  PointsRan ran = points.run("export --out " + points.work.path + "/state");
   CHECK(ran.code == 0);
   CHECK(contains(ran.out, "lineage 1 step 1:"));
   CHECK(contains(ran.err, "not taken: lineage 1 step 2:"));
   CHECK(contains(ran.err, key));
-  CHECK(header_of(read_file(points.work.path + "/state"))["__metadata__"]["step"] == "1");
+  CHECK(header_of(read_out(points.work.path + "/state"))["__metadata__"]["step"] == "1");
   ran = points.run("export --step 2 --out " + points.work.path + "/asked");
   CHECK(ran.code == 1);
   CHECK(contains(ran.err, key));
@@ -149,7 +149,7 @@ TEST_CASE("a damaged newest point: named with its key, and the older one taken o
 }
 
 TEST_CASE("what cannot be asked is another exit code") {
-  const Points points(0);
+  const PublishedPoints points(0);
   CHECK(points.run("points list --job nobody").code == 1);
   const std::string missing = points.program + " points list --source " + points.work.path + "/none 2>/dev/null";
   CHECK(WEXITSTATUS(std::system(missing.c_str())) == 2);  // NOLINT(concurrency-mt-unsafe)

@@ -89,13 +89,13 @@ Bytes wrapped(std::string_view name) {
   return {};
 }
 
-FrameDrop parse(const Bytes& frame, FrameView& view) {
+FrameDrop strip(const Bytes& frame, FrameView& view) {
   return parse_frame(frame, 0, ChecksumPolicy::kRequired, view);
 }
 
 FrameDrop drop_of(const Bytes& frame) {
   FrameView view;
-  return parse(frame, view);
+  return strip(frame, view);
 }
 
 TEST_CASE("the same payload inside every encapsulation") {
@@ -103,7 +103,7 @@ TEST_CASE("the same payload inside every encapsulation") {
     CAPTURE(frame.name);
     FrameView view;
     Bytes bytes = frame.bytes();
-    REQUIRE(parse(bytes, view) == FrameDrop::kNone);
+    REQUIRE(strip(bytes, view) == FrameDrop::kNone);
     CHECK(view.source.text() == "10.77.0.11");
     CHECK(view.target.text() == "10.77.0.10");
     CHECK(view.source_port == 40000);
@@ -118,7 +118,7 @@ TEST_CASE("the same payload inside every encapsulation") {
     while (!bytes.empty()) {
       bytes.pop_back();
       bytes.shrink_to_fit();
-      REQUIRE(parse(bytes, view) != FrameDrop::kNone);
+      REQUIRE(strip(bytes, view) != FrameDrop::kNone);
     }
   }
 }

@@ -18,15 +18,15 @@ FrameSpec spec_with(std::size_t payload) {
   return spec;
 }
 
-FrameDrop parse(const std::vector<std::uint8_t>& bytes, FrameView& view,
-                ChecksumPolicy policy = ChecksumPolicy::kRequired, std::uint32_t wire = 0) {
+FrameDrop parse_bytes(const std::vector<std::uint8_t>& bytes, FrameView& view,
+                      ChecksumPolicy policy = ChecksumPolicy::kRequired, std::uint32_t wire = 0) {
   return parse_frame(bytes, wire, policy, view);
 }
 
 void check_parsed(const FrameSpec& spec) {
   const auto frame = make_frame(spec);
   FrameView view;
-  REQUIRE(parse(frame, view) == FrameDrop::kNone);
+  REQUIRE(parse_bytes(frame, view) == FrameDrop::kNone);
   CHECK(view.source == parse_ip(spec.source).value());
   CHECK(view.target == parse_ip(spec.target).value());
   CHECK(view.source_port == spec.source_port);
@@ -61,7 +61,7 @@ TEST_CASE("options, VLAN tags, IPv6") {
   check_parsed(spec);
   FrameView view;
   spec.vlan_types = {0x8100, 0x8100, 0x8100, 0x8100};
-  CHECK(parse(make_frame(spec), view) == FrameDrop::kUnsupportedHeader);
+  CHECK(parse_bytes(make_frame(spec), view) == FrameDrop::kUnsupportedHeader);
 
   FrameSpec v6 = spec_with(99);
   v6.source = "fd00::11";
@@ -72,7 +72,7 @@ TEST_CASE("options, VLAN tags, IPv6") {
   check_parsed(v6);
   auto fragment = make_frame(v6);
   fragment[18 + 6] = 44;
-  CHECK(parse(fragment, view) == FrameDrop::kFragment);
+  CHECK(parse_bytes(fragment, view) == FrameDrop::kFragment);
 }
 
 TEST_CASE("any single changed bit of addresses, TCP header or payload fails the checksum") {
@@ -86,7 +86,7 @@ TEST_CASE("any single changed bit of addresses, TCP header or payload fails the 
         auto bad = good;
         bad[at] = static_cast<std::uint8_t>(bad[at] ^ 1 << bit);
         FrameView view;
-        const FrameDrop drop = parse(bad, view);
+        const FrameDrop drop = parse_bytes(bad, view);
         const bool found =
             drop == FrameDrop::kBadTcpChecksum || drop == FrameDrop::kBadIpChecksum || drop == FrameDrop::kMalformed;
         REQUIRE(found);
@@ -96,30 +96,30 @@ TEST_CASE("any single changed bit of addresses, TCP header or payload fails the 
   auto unfilled = make_frame(spec_with(10));
   unfilled[14 + 20 + 16] ^= 0x55;
   FrameView view;
-  CHECK(parse(unfilled, view) == FrameDrop::kBadTcpChecksum);
-  CHECK(parse(unfilled, view, ChecksumPolicy::kOffload) == FrameDrop::kNone);
+  CHECK(parse_bytes(unfilled, view) == FrameDrop::kBadTcpChecksum);
+  CHECK(parse_bytes(unfilled, view, ChecksumPolicy::kOffload) == FrameDrop::kNone);
   CHECK(view.payload.size() == 10);
 }
 
 TEST_CASE("refusals") {
   FrameView view;
   const auto good = make_frame(spec_with(100));
-  CHECK(parse(good, view, ChecksumPolicy::kRequired, static_cast<std::uint32_t>(good.size() + 1)) ==
+  CHECK(parse_bytes(good, view, ChecksumPolicy::kRequired, static_cast<std::uint32_t>(good.size() + 1)) ==
         FrameDrop::kTruncated);
   auto cut = good;
   cut.pop_back();
-  CHECK(parse(cut, view) == FrameDrop::kTruncated);
+  CHECK(parse_bytes(cut, view) == FrameDrop::kTruncated);
   // Every prefix is refused, none is read beyond its end (the sanitizer build watches).
   for (std::size_t length = 0; length < good.size(); ++length) {
     const std::vector<std::uint8_t> prefix(good.begin(), good.begin() + static_cast<std::ptrdiff_t>(length));
-    REQUIRE(parse(prefix, view) != FrameDrop::kNone);
+    REQUIRE(parse_bytes(prefix, view) != FrameDrop::kNone);
   }
   auto arp = good;
   arp[12] = 0x08, arp[13] = 0x06;
-  CHECK(parse(arp, view) == FrameDrop::kNotIp);
+  CHECK(parse_bytes(arp, view) == FrameDrop::kNotIp);
   auto bad_ip = good;
   bad_ip[14 + 8] ^= 1;
-  CHECK(parse(bad_ip, view) == FrameDrop::kBadIpChecksum);
+  CHECK(parse_bytes(bad_ip, view) == FrameDrop::kBadIpChecksum);
   const auto with_ip_byte = [&](std::size_t at, std::uint8_t value) {
     auto frame = good;
     frame[14 + at] = value;
@@ -129,16 +129,16 @@ TEST_CASE("refusals") {
     frame[14 + 11] = static_cast<std::uint8_t>(sum);
     return frame;
   };
-  CHECK(parse(with_ip_byte(9, 17), view) == FrameDrop::kNotTcp);
-  CHECK(parse(with_ip_byte(6, 0x20), view) == FrameDrop::kFragment);
-  CHECK(parse(with_ip_byte(7, 0x10), view) == FrameDrop::kFragment);
-  CHECK(parse(with_ip_byte(0, 0x44), view) == FrameDrop::kMalformed);
+  CHECK(parse_bytes(with_ip_byte(9, 17), view) == FrameDrop::kNotTcp);
+  CHECK(parse_bytes(with_ip_byte(6, 0x20), view) == FrameDrop::kFragment);
+  CHECK(parse_bytes(with_ip_byte(7, 0x10), view) == FrameDrop::kFragment);
+  CHECK(parse_bytes(with_ip_byte(0, 0x44), view) == FrameDrop::kMalformed);
   auto short_header = good;
   short_header[14 + 20 + 12] = 0x40;
-  CHECK(parse(short_header, view) == FrameDrop::kMalformed);
+  CHECK(parse_bytes(short_header, view) == FrameDrop::kMalformed);
   auto long_header = make_frame(spec_with(4));
   long_header[14 + 20 + 12] = 0xf0;
-  CHECK(parse(long_header, view) == FrameDrop::kMalformed);
+  CHECK(parse_bytes(long_header, view) == FrameDrop::kMalformed);
 }
 
 TEST_CASE("the sum equals a plain one on all lengths and alignments") {

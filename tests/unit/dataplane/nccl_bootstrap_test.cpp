@@ -17,12 +17,12 @@ namespace {
 using nlohmann::json;
 
 TEST_CASE("every queue pair exchange of the recorded captures, with communicator, channel, sender and receiver") {
-  const std::string truth = testing::capture_path("expected.json", "nccl_bootstrap");
+  const std::string truth = gradtap::testing::capture_path("expected.json", "nccl_bootstrap");
   if (truth.empty()) return;
   const json known = json::parse(std::ifstream(truth));
   std::size_t named = 0;
   for (const json& capture : known["captures"]) {
-    const std::string path = testing::capture_path(capture["file"], "nccl_bootstrap");
+    const std::string path = gradtap::testing::capture_path(capture["file"], "nccl_bootstrap");
     if (path.empty()) continue;
     CAPTURE(path);
     const auto file = CaptureFile::open(path);

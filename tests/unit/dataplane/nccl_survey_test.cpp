@@ -18,12 +18,12 @@ namespace {
 using nlohmann::json;
 
 TEST_CASE("flows and messages of the recorded captures") {
-  const std::string truth = testing::capture_path("expected.json", "nccl_survey");
+  const std::string truth = gradtap::testing::capture_path("expected.json", "nccl_survey");
   if (truth.empty()) return;
   const auto known = nlohmann::json::parse(std::ifstream(truth));
   REQUIRE(known["captures"].size() == 5);
   for (const auto& capture : known["captures"]) {
-    const std::string path = testing::capture_path(capture["file"], "nccl_survey");
+    const std::string path = gradtap::testing::capture_path(capture["file"], "nccl_survey");
     if (path.empty()) continue;
     CAPTURE(path);
     const auto file = CaptureFile::open(path);

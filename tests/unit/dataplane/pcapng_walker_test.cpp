@@ -241,12 +241,12 @@ TEST_CASE("a port over a pcapng file: cut frames are counted, damage is told aft
 }
 
 TEST_CASE("the recorded captures hold as many frames as is known of them") {
-  const std::string truth = testing::capture_path("expected.json", "pcapng_walker");
+  const std::string truth = gradtap::testing::capture_path("expected.json", "pcapng_walker");
   if (truth.empty()) return;
   const auto known = nlohmann::json::parse(std::ifstream(truth));
   REQUIRE(known["captures"].size() == 5);
   for (const auto& capture : known["captures"]) {
-    const std::string path = testing::capture_path(capture["file"], "pcapng_walker");
+    const std::string path = gradtap::testing::capture_path(capture["file"], "pcapng_walker");
     if (path.empty()) continue;
     const auto file = CaptureFile::open(path);
     REQUIRE(file.has_value());

@@ -36,7 +36,7 @@ constexpr std::string_view kScapyAck =
     "020000000001020000000002080045020030000100004011f6a4c000020bc000020ac6e112b7001cff431100ffff0000"
     "00070000000900000005c2c2ceeb";
 
-FrameDrop parse(const Bytes& bytes, RoceFrame& frame, IcrcPolicy policy = IcrcPolicy::kRequired) {
+FrameDrop parse_roce_bytes(const Bytes& bytes, RoceFrame& frame, IcrcPolicy policy = IcrcPolicy::kRequired) {
   MirroredPacket packet;
   if (const FrameDrop drop = find_packet(bytes, 0, ChecksumPolicy::kRequired, packet); drop != FrameDrop::kNone)
     return drop;
@@ -79,7 +79,7 @@ TEST_CASE(
 TEST_CASE("scapy's IPv4 packets: fields and ICRC; masked fields may change, others not") {
   const Bytes write = bytes_of(kScapyWrite);
   RoceFrame frame;
-  REQUIRE(parse(write, frame) == FrameDrop::kNone);
+  REQUIRE(parse_roce_bytes(write, frame) == FrameDrop::kNone);
   CHECK(frame.source.text() == "192.0.2.11");
   CHECK(frame.target.text() == "192.0.2.10");
   CHECK(frame.source_port == 50913);
@@ -110,7 +110,7 @@ TEST_CASE("scapy's IPv4 packets: fields and ICRC; masked fields may change, othe
     }
   }
   const Bytes ack = bytes_of(kScapyAck);
-  REQUIRE(parse(ack, frame) == FrameDrop::kNone);
+  REQUIRE(parse_roce_bytes(ack, frame) == FrameDrop::kNone);
   CHECK(frame.meaning.kind == RoceKind::kAcknowledgement);
   CHECK(frame.is_ack());
   CHECK(frame.sequence == 5);
@@ -124,14 +124,14 @@ TEST_CASE("hostile packets are refused by name, at every length") {
     while (!bytes.empty()) {
       bytes.pop_back();
       bytes.shrink_to_fit();
-      REQUIRE(parse(bytes, frame, IcrcPolicy::kIgnored) != FrameDrop::kNone);
+      REQUIRE(parse_roce_bytes(bytes, frame, IcrcPolicy::kIgnored) != FrameDrop::kNone);
     }
   }
   const auto with = [](std::size_t at, std::uint8_t value) {
     Bytes bytes = bytes_of(kScapyAck);
     bytes[at] = value;
     RoceFrame frame;
-    return parse(bytes, frame, IcrcPolicy::kIgnored);
+    return parse_roce_bytes(bytes, frame, IcrcPolicy::kIgnored);
   };
   constexpr std::size_t kUdp = 34, kBth = 42;
   CHECK(with(kUdp + 3, 0) == FrameDrop::kNotRoce);
@@ -150,12 +150,12 @@ TEST_CASE("source port rule: pairs known from captures") {
 }
 
 TEST_CASE("every frame of the recorded captures: RoCE frames, opcodes and ICRC as known") {
-  const std::string truth = testing::capture_path("expected.json", "roce_frame");
+  const std::string truth = gradtap::testing::capture_path("expected.json", "roce_frame");
   if (truth.empty()) return;
   const auto known = nlohmann::json::parse(std::ifstream(truth));
   REQUIRE(known["captures"].size() == 5);
   for (const auto& capture : known["captures"]) {
-    const std::string path = testing::capture_path(capture["file"], "roce_frame");
+    const std::string path = gradtap::testing::capture_path(capture["file"], "roce_frame");
     if (path.empty()) continue;
     CAPTURE(path);
     const auto file = CaptureFile::open(path);

@@ -21,20 +21,13 @@
 #include "generator/nccl_job.h"
 #include "generator/pcap_writer.h"
 #include "generator/side_traffic.h"
+#include "tests/unit/generator/generated.h"
 
 namespace gradtap::generator {
 namespace {
 
 using Bytes = std::vector<std::uint8_t>;
 using dataplane::NcclLayout;
-
-class Collector final : public FrameSink {
- public:
-  void frame(std::uint64_t time_ns, ByteSpan bytes, const FrameNote& note) override {
-    frames.push_back({time_ns, {bytes.begin(), bytes.end()}, note});
-  }
-  std::vector<HeldFrame> frames;
-};
 
 JobConfig job_config(NcclLayout layout, std::uint32_t ranks, std::uint32_t channels, bool v4 = true) {
   JobConfig config;
@@ -48,15 +41,6 @@ JobConfig job_config(NcclLayout layout, std::uint32_t ranks, std::uint32_t chann
     config.hosts.push_back({MacAddress{2, 0, 0, 0, 0, static_cast<std::uint8_t>(rank)}, *dataplane::parse_ip(text)});
   }
   return config;
-}
-
-Bytes floats(std::size_t count, SeededRandom& random) {
-  Bytes bytes(count * 4);
-  for (std::size_t i = 0; i < count; ++i) {
-    const float value = (static_cast<float>(random.below(2'000'001)) - 1'000'000.0F) / 65536.0F;
-    std::memcpy(bytes.data() + 4 * i, &value, 4);
-  }
-  return bytes;
 }
 
 dataplane::RoceFrame read_back(const Bytes& bytes) {

@@ -15,19 +15,12 @@
 #include "common/interval_set.h"
 #include "generator/request_stream.h"
 #include "generator/traffic.h"
+#include "tests/unit/generator/generated.h"
 
 namespace gradtap::generator {
 namespace {
 
 using Bytes = std::vector<std::uint8_t>;
-
-class Collector final : public FrameSink {
- public:
-  void frame(std::uint64_t time_ns, ByteSpan bytes, const FrameNote& note) override {
-    frames.push_back({time_ns, {bytes.begin(), bytes.end()}, note});
-  }
-  std::vector<HeldFrame> frames;
-};
 
 TrafficConfig small_traffic() {
   TrafficConfig config;

@@ -15,6 +15,7 @@
 #include "dataplane/op_window.h"
 #include "generator/fabric_faults.h"
 #include "generator/nccl_job.h"
+#include "tests/unit/generator/generated.h"
 
 namespace gradtap::generator {
 namespace {
@@ -34,15 +35,6 @@ JobConfig job_config(NcclLayout layout, std::uint32_t ranks, std::uint32_t chann
     config.hosts.push_back({MacAddress{2, 0, 0, 0, 0, static_cast<std::uint8_t>(rank)},
                             *dataplane::parse_ip("10.0.0." + std::to_string(rank + 1))});
   return config;
-}
-
-Bytes floats(std::size_t count, SeededRandom& random) {
-  Bytes bytes(count * 4);
-  for (std::size_t i = 0; i < count; ++i) {
-    const float value = (static_cast<float>(random.below(2'000'001)) - 1'000'000.0F) / 65536.0F;
-    std::memcpy(bytes.data() + 4 * i, &value, 4);
-  }
-  return bytes;
 }
 
 // A tap: frames in, through decoder and op window. Frames are freed after each call: what assembly has must be copies.

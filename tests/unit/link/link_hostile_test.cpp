@@ -11,8 +11,6 @@ using namespace gradtap::link::testing;
 
 namespace {
 
-constexpr std::uint64_t kForEverMs = 300'000;
-
 struct Served : LinkRig {
   explicit Served(const std::function<void(LinkLimits&)>& limit = [](LinkLimits&) {}) {
     auto answerer = options(1, answering(pattern(10'000)));

@@ -12,8 +12,6 @@ using namespace gradtap::link::testing;
 
 namespace {
 
-constexpr std::uint64_t kForEverMs = 300'000;
-
 // Stands at the address of the second member, and dials the real one from the address of the first.
 class CuttingRelay {
  public:

@@ -28,6 +28,8 @@
 
 namespace gradtap::link::testing {
 
+inline constexpr std::uint64_t kForEverMs = 300'000;
+
 inline sockaddr_in ipv4(const std::string& address, std::uint16_t port) {
   sockaddr_in out{};
   out.sin_family = AF_INET;

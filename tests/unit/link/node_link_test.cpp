@@ -14,8 +14,6 @@ using namespace gradtap::link::testing;
 namespace {
 
 // A call that ends by anything but its deadline ends long before this.
-constexpr std::uint64_t kForEverMs = 300'000;
-
 class FunctionSource final : public ChunkSource {
  public:
   FunctionSource(std::uint64_t chunks, std::function<Result<std::vector<std::uint8_t>>(std::uint64_t)> chunk)

@@ -7,8 +7,6 @@
 
 namespace gradtap::link::testing {
 
-inline constexpr std::uint64_t kForEverMs = 300'000;
-
 struct SecuredRig : LinkRig {
   SecuredRig() {
     for (int i = 0; i < kMembers; ++i) {

@@ -12,6 +12,7 @@
 
 using namespace gradtap;
 using namespace gradtap::schema;
+using gradtap::testing::bytes_of;
 using gradtap::testing::golden;
 
 namespace {
@@ -20,10 +21,6 @@ Sha256 sha(std::uint8_t first) {
   Sha256 out;
   std::iota(out.begin(), out.end(), first);
   return out;
-}
-
-std::vector<std::uint8_t> bytes(std::string_view text) {
-  return {text.begin(), text.end()};
 }
 
 const std::string kPrefix = "jobs/gpt-2.small/00000000000000000003";
@@ -53,7 +50,7 @@ PointRecord point() {
   c.ranks = {{0, sha(12)}, {1, sha(13)}};
   c.schema_id = sha(14);
   c.layout_id = sha(15);
-  c.layout_json = bytes(R"({"buckets":[]})");
+  c.layout_json = bytes_of(R"({"buckets":[]})");
   c.step_message = sha(16);
   c.verdict = Verdict::kSkipped;
   c.world = 2;
@@ -85,8 +82,8 @@ PointRecord point() {
 SideState side() {
   return {3,
           43,
-          {{0, bytes(R"({"rank":0})"), {{"rng.python", {1, 2}}, {"scheduler", {}}}},
-           {1, bytes(R"({"rank":1})"), {{"rng.torch", std::vector<std::uint8_t>(40)}}}}};
+          {{0, bytes_of(R"({"rank":0})"), {{"rng.python", {1, 2}}, {"scheduler", {}}}},
+           {1, bytes_of(R"({"rank":1})"), {{"rng.torch", std::vector<std::uint8_t>(40)}}}}};
 }
 
 }  // namespace

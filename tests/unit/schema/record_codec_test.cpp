@@ -11,6 +11,7 @@
 
 using namespace gradtap;
 using namespace gradtap::schema;
+using gradtap::testing::bytes_of;
 using gradtap::testing::golden;
 
 namespace {
@@ -20,10 +21,6 @@ std::array<std::uint8_t, N> counting(std::uint8_t first) {
   std::array<std::uint8_t, N> out;
   std::iota(out.begin(), out.end(), first);
   return out;
-}
-
-std::vector<std::uint8_t> bytes(std::string_view text) {
-  return {text.begin(), text.end()};
 }
 
 LineageRecord lineage() {
@@ -37,7 +34,7 @@ LineageRecord lineage() {
   record.base_step = 41;
   record.world = 4;
   record.sequence = 7;
-  record.schema_json = bytes(R"({"a":1})");
+  record.schema_json = bytes_of(R"({"a":1})");
   record.optimizer_class = "AdamW";
   record.kinds = {"exp_avg", "exp_avg_sq"};
   record.recipe_id = "torch1-fma";
@@ -60,7 +57,7 @@ StepRecord step() {
   record.interval_from = 10;
   record.interval_to = 12;
   record.verdict = Verdict::kSkipped;
-  record.json = bytes(R"({"kind":"step"})");
+  record.json = bytes_of(R"({"kind":"step"})");
   return record;
 }
 
@@ -88,7 +85,7 @@ TEST_CASE("golden records of format 1 read as what they were made from") {
   const auto raw = golden("schema", "raw.1.hex");
   const auto payload = unseal(RecordType::kRaw, raw).value();
   CHECK(std::string(payload.begin(), payload.end()) == "side value");
-  CHECK(seal(RecordType::kRaw, bytes("side value")) == raw);
+  CHECK(seal(RecordType::kRaw, bytes_of("side value")) == raw);
 }
 
 TEST_CASE("what is written is read again, empty and large") {

@@ -18,7 +18,7 @@ using namespace gradtap::storage::test;
 
 namespace {
 
-const JobId kJob = job_id("kill test");
+const JobId kKillJob = job_id("kill test");
 constexpr ShardId kShards = 3;
 constexpr StepNumber kSteps = 8;
 constexpr std::size_t kBytes = 9000;
@@ -66,12 +66,12 @@ TEST_CASE("child of the kill test" * doctest::skip()) {
   options.kill_points = &kill_points;
   auto store = open_or_fail(options);
   for (StepNumber step = 0; step <= kSteps; ++step) {
-    OwnedCommit next(kJob, 1, step);
+    OwnedCommit next(kKillJob, 1, step);
     for (ShardId shard = 0; shard < kShards; ++shard) next.shard(shard, step > 0, step % 3 == 0, kBytes + shard);
     require_ok(store->commit(next.commit));
     if (::write(fd, &step, sizeof step) != sizeof step) std::abort();
     if (step == 7) {
-      const auto report = store->retain(kJob, 1, 6, 1);
+      const auto report = store->retain(kKillJob, 1, 6, 1);
       if (!report || report->logs == 0) std::abort();
     }
   }
@@ -114,7 +114,7 @@ TEST_CASE("killed at a named point: never older than the last acknowledged commi
       auto store = open_or_fail(options_at(dir.path));
       CHECK((store->open_report().stage_files_deleted > 0) == each.stage_left);
       CHECK((store->open_report().unmarked_chunks_deleted > 0) == each.unmarked_left);
-      const auto marks = store->marks(kJob).value();
+      const auto marks = store->marks(kKillJob).value();
       if (each.expected == ~StepNumber{0}) {
         CHECK(marks.empty());
       } else {
@@ -124,16 +124,16 @@ TEST_CASE("killed at a named point: never older than the last acknowledged commi
           CHECK(mark.version >= end.acknowledged);
           CHECK(mark.state_digest == digest_of(mark.shard, mark.version));
           for (std::uint8_t kind = kKindParam; kind < kKindParam + 3; ++kind)
-            CHECK(store->read_full(kJob, 1, mark.shard, mark.full, kind).value() ==
+            CHECK(store->read_full(kKillJob, 1, mark.shard, mark.full, kind).value() ==
                   bytes_of(mark.shard, mark.full, kind, kBytes + mark.shard));
           for (StepNumber step = mark.full + 1; step <= mark.log_to; ++step)
-            CHECK(store->read_log(kJob, 1, mark.shard, step).value() ==
+            CHECK(store->read_log(kKillJob, 1, mark.shard, step).value() ==
                   bytes_of(mark.shard, step, kKindGradient, kBytes + mark.shard));
         }
       }
       // The job goes on where recovery stands.
       const StepNumber next_step = each.expected == ~StepNumber{0} ? 0 : each.expected + 1;
-      OwnedCommit next(kJob, 1, next_step);
+      OwnedCommit next(kKillJob, 1, next_step);
       for (ShardId shard = 0; shard < kShards; ++shard)
         next.shard(shard, next_step > 0, next_step == 0, kBytes + shard);
       require_ok(store->commit(next.commit));

@@ -16,10 +16,10 @@ using gradtap::testing::golden;
 
 namespace {
 
-const std::string kJob = "gpt-2.small";
+const std::string kJobName = "gpt-2.small";
 
 ObjectIdentity log_of(ShardId shard, StepNumber step) {
-  return {ObjectKind::kLog, job_id(kJob), 3, shard, step};
+  return {ObjectKind::kLog, job_id(kJobName), 3, shard, step};
 }
 
 std::vector<std::uint8_t> counting(std::size_t count) {
@@ -56,7 +56,7 @@ TEST_CASE("golden objects are written byte by byte, however the payload is cut")
   const std::vector<std::uint8_t> param{'p', 'a', 'r', 'a', 'm'};
   const std::vector<std::uint8_t> presence{'s', 't', 't'};
   const auto table = encode_part_table({{kKindParam, 5}, {kKindPresence, 3}});
-  CHECK(joined(seal_object({ObjectKind::kFull, job_id(kJob), 3, 7, 40}, {table, param, presence})) ==
+  CHECK(joined(seal_object({ObjectKind::kFull, job_id(kJobName), 3, 7, 40}, {table, param, presence})) ==
         golden("storage", "object_full.1.hex"));
 }
 
@@ -77,24 +77,24 @@ TEST_CASE("golden objects are read: identity, length, parts, chunks of another s
   CHECK(parse_object_header(chunks).value().chunks() == 3);
   Sha256 digest;
   REQUIRE(from_hex("8ee508aa139b4d402b1b10dbc099af4df471814ca0f8b93eb47ed9f4367bd5e9", digest.data(), digest.size()));
-  const schema::ObjectRef ref{log_key(kJob, 3, 7, 44, "u"), chunks.size(), digest};
+  const schema::ObjectRef ref{log_key(kJobName, 3, 7, 44, "u"), chunks.size(), digest};
   for (const std::size_t piece : {std::size_t{1}, std::size_t{95}, std::size_t{4096}, chunks.size()})
     CHECK(judge(ref, chunks, piece).empty());
 }
 
 TEST_CASE("keys of data objects say what the object is") {
-  CHECK(identity_of(log_key(kJob, 3, 7, 43, "u")).value() == log_of(7, 43));
-  CHECK(identity_of(full_key(kJob, 3, 7, 43, "u")).value().kind == ObjectKind::kFull);
-  CHECK(identity_of(step_key(kJob, 3, 43, "u")).value().kind == ObjectKind::kStep);
-  CHECK(identity_of(side_state_key(kJob, 3, 43, "u")).value().kind == ObjectKind::kSide);
-  CHECK(identity_of(meta_key(kJob, 3, "u")).value().kind == ObjectKind::kMeta);
-  CHECK_FALSE(identity_of(point_key(kJob, 3, 43)).has_value());
+  CHECK(identity_of(log_key(kJobName, 3, 7, 43, "u")).value() == log_of(7, 43));
+  CHECK(identity_of(full_key(kJobName, 3, 7, 43, "u")).value().kind == ObjectKind::kFull);
+  CHECK(identity_of(step_key(kJobName, 3, 43, "u")).value().kind == ObjectKind::kStep);
+  CHECK(identity_of(side_state_key(kJobName, 3, 43, "u")).value().kind == ObjectKind::kSide);
+  CHECK(identity_of(meta_key(kJobName, 3, "u")).value().kind == ObjectKind::kMeta);
+  CHECK_FALSE(identity_of(point_key(kJobName, 3, 43)).has_value());
   CHECK_FALSE(identity_of("cluster/store-id").has_value());
 }
 
 TEST_CASE("a damaged stretch is found where it is: header, each chunk, chunk digests") {
   const auto good = golden("storage", "object_chunks.1.hex");
-  const schema::ObjectRef ref{log_key(kJob, 3, 7, 44, "u"), good.size(), sha256(good)};
+  const schema::ObjectRef ref{log_key(kJobName, 3, 7, 44, "u"), good.size(), sha256(good)};
   const std::size_t table_at = kObjectHeaderBytes + 10240;
   for (std::size_t i = 0; i < good.size(); i += i < 200 || i > 10300 ? 1 : 97) {
     auto bad = good;
@@ -121,7 +121,7 @@ TEST_CASE("a damaged stretch is found where it is: header, each chunk, chunk dig
 
 TEST_CASE("cuts, additions and other whole objects are named for what they are") {
   const auto good = golden("storage", "object_log.1.hex");
-  const schema::ObjectRef ref{log_key(kJob, 3, 7, 43, "u"), good.size(), sha256(good)};
+  const schema::ObjectRef ref{log_key(kJobName, 3, 7, 43, "u"), good.size(), sha256(good)};
   for (std::size_t size = 0; size < good.size(); ++size) {
     const auto findings = judge(ref, ByteSpan(good).first(size), 64);
     REQUIRE(findings.size() == 1);

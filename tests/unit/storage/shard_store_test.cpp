@@ -16,7 +16,7 @@ using namespace gradtap::storage::test;
 
 namespace {
 
-const JobId kJob = job_id("store test");
+const JobId kStoreJob = job_id("store test");
 
 std::vector<std::filesystem::path> tables(const std::string& path) {
   std::vector<std::filesystem::path> found;
@@ -45,21 +45,21 @@ TEST_CASE("what is committed is read again after a reopen, byte by byte") {
   TempDir dir;
   {
     auto store = open_or_fail(options_at(dir.path));
-    OwnedCommit baseline(kJob, 1, 0);
+    OwnedCommit baseline(kStoreJob, 1, 0);
     for (ShardId shard = 0; shard < 3; ++shard) baseline.shard(shard, false, true, 10000 + shard);
     require_ok(store->commit(baseline.commit));
     for (StepNumber step = 1; step <= 5; ++step) {
-      OwnedCommit next(kJob, 1, step);
+      OwnedCommit next(kStoreJob, 1, step);
       for (ShardId shard = 0; shard < 3; ++shard) next.shard(shard, true, step == 3 && shard == 1, 10000 + shard);
       next.commit.side.push_back(
-          {side_key(SideKind::kStepMessage, kJob, 1, step), {1, 2, static_cast<std::uint8_t>(step)}});
+          {side_key(SideKind::kStepMessage, kStoreJob, 1, step), {1, 2, static_cast<std::uint8_t>(step)}});
       require_ok(store->commit(next.commit));
     }
   }
   auto store = open_or_fail(options_at(dir.path));
   CHECK(store->open_report().unmarked_chunks_deleted == 0);
   CHECK(store->open_report().stage_files_deleted == 0);
-  const auto marks = store->marks(kJob);
+  const auto marks = store->marks(kStoreJob);
   REQUIRE(marks);
   REQUIRE(marks->size() == 3);
   for (ShardId shard = 0; shard < 3; ++shard) {
@@ -71,29 +71,30 @@ TEST_CASE("what is committed is read again after a reopen, byte by byte") {
     CHECK(mark.log_to == 5);
     CHECK(mark.state_digest == digest_of(shard, 5));
     for (StepNumber step = 1; step <= 5; ++step) {
-      const auto log = store->read_log(kJob, 1, shard, step);
+      const auto log = store->read_log(kStoreJob, 1, shard, step);
       REQUIRE(log);
       CHECK(*log == bytes_of(shard, step, kKindGradient, 10000 + shard));
-      const auto digest = store->state_digest(kJob, 1, shard, step);
+      const auto digest = store->state_digest(kStoreJob, 1, shard, step);
       REQUIRE(digest);
       CHECK(*digest == digest_of(shard, step));
     }
     for (std::uint8_t kind = kKindParam; kind < kKindParam + 3; ++kind) {
       std::vector<std::uint8_t> out(10000 + shard);
-      require_ok(store->read_into(kJob, 1, shard, mark.full, kind, out));
+      require_ok(store->read_into(kStoreJob, 1, shard, mark.full, kind, out));
       CHECK(out == bytes_of(shard, mark.full, kind, 10000 + shard));
-      CHECK_FALSE(store->read_into(kJob, 1, shard, mark.full, kind, std::span(out).subspan(1)));
+      CHECK_FALSE(store->read_into(kStoreJob, 1, shard, mark.full, kind, std::span(out).subspan(1)));
     }
-    const auto parts = store->full_parts(kJob, 1, shard, mark.full);
+    const auto parts = store->full_parts(kStoreJob, 1, shard, mark.full);
     REQUIRE(parts);
     REQUIRE(parts->size() == 3);
     CHECK((*parts)[2].kind == kKindParam + 2);
     CHECK((*parts)[2].bytes == 10000 + shard);
     CHECK((*parts)[2].digests == std::vector<std::uint64_t>{kKindParam + 2, shard, mark.full});
   }
-  CHECK(store->full_steps(kJob, 1, 1).value() == std::vector<StepNumber>{0, 3});
-  CHECK(store->get_side(side_key(SideKind::kStepMessage, kJob, 1, 4)).value() == std::vector<std::uint8_t>{1, 2, 4});
-  const auto absent = store->read_log(kJob, 1, 0, 6);
+  CHECK(store->full_steps(kStoreJob, 1, 1).value() == std::vector<StepNumber>{0, 3});
+  CHECK(store->get_side(side_key(SideKind::kStepMessage, kStoreJob, 1, 4)).value() ==
+        std::vector<std::uint8_t>{1, 2, 4});
+  const auto absent = store->read_log(kStoreJob, 1, 0, 6);
   REQUIRE_FALSE(absent);
   CHECK(absent.error().code == ErrorCode::kStoreMissingChunk);
 }
@@ -105,34 +106,34 @@ TEST_CASE("a commit that does not follow is refused and changes nothing") {
     const Status status = store->commit(commit.commit);
     return status ? ErrorCode{} : status.error().code;
   };
-  OwnedCommit log_first(kJob, 1, 1);
+  OwnedCommit log_first(kStoreJob, 1, 1);
   log_first.shard(0, true, false, 100);
   CHECK(code(log_first) == ErrorCode::kOutOfRange);
-  OwnedCommit baseline(kJob, 1, 0);
+  OwnedCommit baseline(kStoreJob, 1, 0);
   baseline.shard(0, false, true, 100).shard(1, false, true, 100);
   CHECK(code(baseline) == ErrorCode{});
-  OwnedCommit hole(kJob, 1, 2);
+  OwnedCommit hole(kStoreJob, 1, 2);
   hole.shard(0, true, false, 100);
   CHECK(code(hole) == ErrorCode::kOutOfRange);
-  OwnedCommit twice(kJob, 1, 1);
+  OwnedCommit twice(kStoreJob, 1, 1);
   twice.shard(0, true, false, 100).shard(0, true, false, 100);
   CHECK(code(twice) == ErrorCode::kOutOfRange);
-  OwnedCommit half(kJob, 1, 1);  // shard 7 has no full version: shard 0 must not move either
+  OwnedCommit half(kStoreJob, 1, 1);  // shard 7 has no full version: shard 0 must not move either
   half.shard(0, true, false, 100).shard(7, true, false, 100);
   CHECK(code(half) == ErrorCode::kOutOfRange);
-  const auto unmoved = store->marks(kJob).value();
+  const auto unmoved = store->marks(kStoreJob).value();
   CHECK(unmoved.size() == 2);
   for (const Mark& mark : unmoved) CHECK(mark.version == 0);
   CHECK(std::filesystem::is_empty(dir.path + "/stage"));
 
-  OwnedCommit one(kJob, 1, 1);
+  OwnedCommit one(kStoreJob, 1, 1);
   one.shard(0, true, false, 100);
   CHECK(code(one) == ErrorCode{});
   CHECK(code(one) == ErrorCode{});  // again: succeeds, changes nothing
-  OwnedCommit back(kJob, 1, 0);
+  OwnedCommit back(kStoreJob, 1, 0);
   back.shard(0, false, true, 100);
   CHECK(code(back) == ErrorCode::kOutOfRange);
-  OwnedCommit other(kJob, 1, 1);
+  OwnedCommit other(kStoreJob, 1, 1);
   other.shard(0, true, false, 100);
   other.commit.shards[0].state_digest[0] ^= 1;
   CHECK(code(other) == ErrorCode::kDigestMismatch);
@@ -142,17 +143,17 @@ TEST_CASE("a jump starts a new run of logs") {
   TempDir dir;
   {
     auto store = open_or_fail(options_at(dir.path));
-    OwnedCommit baseline(kJob, 1, 0);
+    OwnedCommit baseline(kStoreJob, 1, 0);
     require_ok(store->commit(baseline.shard(0, false, true, 500).commit));
-    OwnedCommit one(kJob, 1, 1);
+    OwnedCommit one(kStoreJob, 1, 1);
     require_ok(store->commit(one.shard(0, true, false, 500).commit));
-    OwnedCommit jump(kJob, 1, 9);
+    OwnedCommit jump(kStoreJob, 1, 9);
     require_ok(store->commit(jump.shard(0, false, true, 500).commit));
-    OwnedCommit ten(kJob, 1, 10);
+    OwnedCommit ten(kStoreJob, 1, 10);
     require_ok(store->commit(ten.shard(0, true, false, 500).commit));
   }
   auto store = open_or_fail(options_at(dir.path));
-  const Mark mark = store->marks(kJob).value().at(0);
+  const Mark mark = store->marks(kStoreJob).value().at(0);
   CHECK(mark.full == 9);
   CHECK(mark.log_from == 10);
   CHECK(mark.log_to == 10);
@@ -161,7 +162,7 @@ TEST_CASE("a jump starts a new run of logs") {
 TEST_CASE("lineage: same nonce, same number; another nonce, the next one; also after a reopen") {
   TempDir dir;
   schema::LineageRecord record;
-  record.job = kJob;
+  record.job = kStoreJob;
   record.job_name = "store test";
   record.run_nonce = std::string(32, 'a');
   {
@@ -184,18 +185,18 @@ TEST_CASE("lineage: same nonce, same number; another nonce, the next one; also a
   CHECK(old.superseded);
   record.job = job_id("another");
   CHECK(store->open_lineage(record).value().id == 1);
-  CHECK(store->lineages(kJob).value().size() == 2);
+  CHECK(store->lineages(kStoreJob).value().size() == 2);
   CHECK(store->all_lineages().value().size() == 3);
-  CHECK(store->drop_lineage(kJob, 2).error().code == ErrorCode::kOutOfRange);
+  CHECK(store->drop_lineage(kStoreJob, 2).error().code == ErrorCode::kOutOfRange);
 }
 
 TEST_CASE("one flipped byte: exactly that chunk is named, its neighbours read") {
   TempDir dir;
   {
     auto store = open_or_fail(options_at(dir.path));
-    OwnedCommit baseline(kJob, 1, 0);
+    OwnedCommit baseline(kStoreJob, 1, 0);
     require_ok(store->commit(baseline.shard(0, false, true, 20000).commit));
-    OwnedCommit one(kJob, 1, 1);
+    OwnedCommit one(kStoreJob, 1, 1);
     require_ok(store->commit(one.shard(0, true, false, 20000).commit));
   }
   const auto bytes = bytes_of(0, 1, kKindGradient, 20000);
@@ -208,7 +209,7 @@ TEST_CASE("one flipped byte: exactly that chunk is named, its neighbours read") 
     file.put(static_cast<char>(part[0] ^ 0x10));
   }
   auto store = open_or_fail(options_at(dir.path));
-  const auto log = store->read_log(kJob, 1, 0, 1);
+  const auto log = store->read_log(kStoreJob, 1, 0, 1);
   REQUIRE_FALSE(log);
   CHECK(log.error().code == ErrorCode::kStoreCorrupt);
   CHECK(log.error().where.find("step 1 kind 1 chunk 2") != std::string::npos);
@@ -217,16 +218,16 @@ TEST_CASE("one flipped byte: exactly that chunk is named, its neighbours read") 
   CHECK(log.error().actual.find("XXH3-128 ") == 0);
   CHECK(log.error().expected != log.error().actual.substr(0, log.error().expected.size()));
   for (std::uint8_t kind = kKindParam; kind < kKindParam + 3; ++kind)
-    CHECK(store->read_full(kJob, 1, 0, 0, kind).value() == bytes_of(0, 0, kind, 20000));
+    CHECK(store->read_full(kStoreJob, 1, 0, 0, kind).value() == bytes_of(0, 0, kind, 20000));
 }
 
 TEST_CASE("a missing table is a storage error, never an older state") {
   TempDir dir;
   {
     auto store = open_or_fail(options_at(dir.path));
-    OwnedCommit baseline(kJob, 1, 0);
+    OwnedCommit baseline(kStoreJob, 1, 0);
     require_ok(store->commit(baseline.shard(0, false, true, 5000).commit));
-    OwnedCommit one(kJob, 1, 1);
+    OwnedCommit one(kStoreJob, 1, 1);
     require_ok(store->commit(one.shard(0, true, false, 5000).commit));
   }
   const auto [table, at] = find_in_tables(dir.path, bytes_of(0, 1, kKindGradient, 1000));
@@ -243,7 +244,7 @@ TEST_CASE("a table that was cut is a storage error") {
   TempDir dir;
   {
     auto store = open_or_fail(options_at(dir.path));
-    OwnedCommit baseline(kJob, 1, 0);
+    OwnedCommit baseline(kStoreJob, 1, 0);
     require_ok(store->commit(baseline.shard(0, false, true, 5000).commit));
   }
   const auto all = tables(dir.path);
@@ -268,11 +269,11 @@ TEST_CASE("free space is asked of the store's own file system") {
   auto options = options_at(dir.path);
   options.min_free_bytes = std::uint64_t{1} << 60;
   auto store = open_or_fail(options);
-  OwnedCommit baseline(kJob, 1, 0);
+  OwnedCommit baseline(kStoreJob, 1, 0);
   const Status status = store->commit(baseline.shard(0, false, true, 100).commit);
   REQUIRE_FALSE(status);
   CHECK(status.error().code == ErrorCode::kStoreFull);
-  CHECK(store->marks(kJob).value().empty());
+  CHECK(store->marks(kStoreJob).value().empty());
   require_ok(store->put_side("x", std::vector<std::uint8_t>{1}, true));  // still usable
 }
 
@@ -284,23 +285,23 @@ TEST_CASE("a full disk: the step is refused, what was durable is read, and after
   }
   {
     auto store = open_or_fail(options_at(dir.path, 1 << 20));
-    OwnedCommit baseline(kJob, 1, 0);
+    OwnedCommit baseline(kStoreJob, 1, 0);
     require_ok(store->commit(baseline.shard(0, false, true, 1 << 20).commit));
     const std::string ballast = dir.path + "/ballast";
     std::ofstream(ballast, std::ios::binary) << std::string(19 << 20, 'x');
     std::filesystem::resize_file(ballast, std::filesystem::file_size(ballast));
     // min_free_bytes 0 lets the first check pass by a hair or refuse; both must answer STORE_FULL.
-    OwnedCommit one(kJob, 1, 1);
+    OwnedCommit one(kStoreJob, 1, 1);
     one.shard(0, true, false, 4 << 20);
     const Status status = store->commit(one.commit);
     REQUIRE_FALSE(status);
     CHECK(status.error().code == ErrorCode::kStoreFull);
     CHECK(std::filesystem::is_empty(dir.path + "/stage"));
-    CHECK(store->marks(kJob).value().at(0).version == 0);
-    CHECK(store->read_full(kJob, 1, 0, 0, kKindParam).value() == bytes_of(0, 0, kKindParam, 1 << 20));
+    CHECK(store->marks(kStoreJob).value().at(0).version == 0);
+    CHECK(store->read_full(kStoreJob, 1, 0, 0, kKindParam).value() == bytes_of(0, 0, kKindParam, 1 << 20));
     std::filesystem::remove(ballast);
     require_ok(store->commit(one.commit));
-    CHECK(store->read_log(kJob, 1, 0, 1).value() == bytes_of(0, 1, kKindGradient, 4 << 20));
+    CHECK(store->read_log(kStoreJob, 1, 0, 1).value() == bytes_of(0, 1, kKindGradient, 4 << 20));
   }
   ::umount2(dir.path.c_str(), MNT_DETACH);
 }
@@ -308,22 +309,22 @@ TEST_CASE("a full disk: the step is refused, what was durable is read, and after
 TEST_CASE("readers on another thread see whole steps while the owner writes") {
   TempDir dir;
   auto store = open_or_fail(options_at(dir.path));
-  OwnedCommit baseline(kJob, 1, 0);
+  OwnedCommit baseline(kStoreJob, 1, 0);
   require_ok(store->commit(baseline.shard(0, false, true, 3000).shard(1, false, true, 3000).commit));
   std::atomic<bool> done = false;
   std::uint64_t torn = 0;
   std::uint64_t reads = 0;
   std::thread reader([&] {
     while (!done) {
-      const auto marks = store->marks(kJob);
+      const auto marks = store->marks(kStoreJob);
       if (!marks || marks->size() != 2 || (*marks)[0].version != (*marks)[1].version) ++torn;
       const StepNumber step = marks ? (*marks)[0].version : 0;
-      if (step > 0 && store->read_log(kJob, 1, 1, step) != bytes_of(1, step, kKindGradient, 3000)) ++torn;
+      if (step > 0 && store->read_log(kStoreJob, 1, 1, step) != bytes_of(1, step, kKindGradient, 3000)) ++torn;
       ++reads;
     }
   });
   for (StepNumber step = 1; step <= 60; ++step) {
-    OwnedCommit next(kJob, 1, step);
+    OwnedCommit next(kStoreJob, 1, step);
     require_ok(store->commit(next.shard(0, true, false, 3000).shard(1, true, false, 3000).commit));
   }
   done = true;
@@ -350,32 +351,32 @@ void fill(ShardStore& store) {
     for (ShardId shard = first; shard <= last; ++shard) next.shard(shard, step > 0, step % 2 == 0, 9000 + shard);
     require_ok(store.commit(next.commit));
   };
-  for (StepNumber step = 0; step <= 3; ++step) commit(kJob, 1, step, 0, 2);
-  commit(kJob, 2, 0, 1, 1);
+  for (StepNumber step = 0; step <= 3; ++step) commit(kStoreJob, 1, step, 0, 2);
+  commit(kStoreJob, 2, 0, 1, 1);
   commit(job_id("another"), 1, 0, 1, 1);
 }
 
 void check_others(ShardStore& store) {
   for (const ShardId shard : {0U, 2U}) {
     for (StepNumber step = 1; step <= 3; ++step)
-      CHECK(store.read_log(kJob, 1, shard, step).value() == bytes_of(shard, step, kKindGradient, 9000 + shard));
-    CHECK(store.full_steps(kJob, 1, shard).value() == std::vector<StepNumber>{0, 2});
-    CHECK(store.read_full(kJob, 1, shard, 2, kKindParam).value() == bytes_of(shard, 2, kKindParam, 9000 + shard));
-    CHECK(store.state_digest(kJob, 1, shard, 3).value() == digest_of(shard, 3));
+      CHECK(store.read_log(kStoreJob, 1, shard, step).value() == bytes_of(shard, step, kKindGradient, 9000 + shard));
+    CHECK(store.full_steps(kStoreJob, 1, shard).value() == std::vector<StepNumber>{0, 2});
+    CHECK(store.read_full(kStoreJob, 1, shard, 2, kKindParam).value() == bytes_of(shard, 2, kKindParam, 9000 + shard));
+    CHECK(store.state_digest(kStoreJob, 1, shard, 3).value() == digest_of(shard, 3));
   }
-  CHECK(store.read_full(kJob, 2, 1, 0, kKindParam).value() == bytes_of(1, 0, kKindParam, 9001));
+  CHECK(store.read_full(kStoreJob, 2, 1, 0, kKindParam).value() == bytes_of(1, 0, kKindParam, 9001));
   CHECK(store.read_full(job_id("another"), 1, 1, 0, kKindParam).value() == bytes_of(1, 0, kKindParam, 9001));
   std::vector<ShardId> marked;
-  for (const Mark& mark : store.marks(kJob, 1).value()) marked.push_back(mark.shard);
+  for (const Mark& mark : store.marks(kStoreJob, 1).value()) marked.push_back(mark.shard);
   CHECK(marked == std::vector<ShardId>{0, 2});
 }
 
 void check_gone(ShardStore& store) {
-  CHECK(store.full_steps(kJob, 1, 1).value().empty());
+  CHECK(store.full_steps(kStoreJob, 1, 1).value().empty());
   for (StepNumber step = 0; step <= 3; ++step) {
-    CHECK_FALSE(store.read_log(kJob, 1, 1, step));
-    CHECK_FALSE(store.read_full(kJob, 1, 1, step, kKindParam));
-    CHECK_FALSE(store.state_digest(kJob, 1, 1, step));
+    CHECK_FALSE(store.read_log(kStoreJob, 1, 1, step));
+    CHECK_FALSE(store.read_full(kStoreJob, 1, 1, step, kKindParam));
+    CHECK_FALSE(store.state_digest(kStoreJob, 1, 1, step));
   }
 }
 
@@ -386,13 +387,13 @@ TEST_CASE("a shard that is dropped is gone with all it had, and nothing else is"
   {
     auto store = open_or_fail(options_at(dir.path));
     fill(*store);
-    require_ok(store->drop_shard(kJob, 1, 1));
+    require_ok(store->drop_shard(kStoreJob, 1, 1));
     check_gone(*store);
     check_others(*store);
-    require_ok(store->drop_shard(kJob, 1, 1));  // again
-    require_ok(store->drop_shard(kJob, 1, 77));
-    require_ok(store->drop_shard(kJob, 9, 1));
-    require_ok(store->drop_shard(kJob, 1, ~ShardId{0}));
+    require_ok(store->drop_shard(kStoreJob, 1, 1));  // again
+    require_ok(store->drop_shard(kStoreJob, 1, 77));
+    require_ok(store->drop_shard(kStoreJob, 9, 1));
+    require_ok(store->drop_shard(kStoreJob, 1, ~ShardId{0}));
     check_others(*store);
   }
   auto store = open_or_fail(options_at(dir.path));
@@ -400,16 +401,16 @@ TEST_CASE("a shard that is dropped is gone with all it had, and nothing else is"
   check_gone(*store);
   check_others(*store);
   // It begins anew with a version of its own, older than the one before or not.
-  OwnedCommit log(kJob, 1, 4);
+  OwnedCommit log(kStoreJob, 1, 4);
   CHECK_FALSE(store->commit(log.shard(1, true, false, 9001).commit));
   for (StepNumber step = 1; step <= 3; ++step) {
-    OwnedCommit next(kJob, 1, step);
+    OwnedCommit next(kStoreJob, 1, step);
     require_ok(store->commit(next.shard(1, step > 1, step == 1, 9001).commit));
   }
   for (StepNumber step = 2; step <= 3; ++step)
-    CHECK(store->read_log(kJob, 1, 1, step).value() == bytes_of(1, step, kKindGradient, 9001));
-  CHECK(store->full_steps(kJob, 1, 1).value() == std::vector<StepNumber>{1});
-  CHECK_FALSE(store->read_log(kJob, 1, 1, 1));
+    CHECK(store->read_log(kStoreJob, 1, 1, step).value() == bytes_of(1, step, kKindGradient, 9001));
+  CHECK(store->full_steps(kStoreJob, 1, 1).value() == std::vector<StepNumber>{1});
+  CHECK_FALSE(store->read_log(kStoreJob, 1, 1, 1));
 }
 
 TEST_CASE("a drop that a crash cuts short is finished when the store opens") {
@@ -421,15 +422,15 @@ TEST_CASE("a drop that a crash cuts short is finished when the store opens") {
     auto store = open_or_fail(options);
     fill(*store);
     stop.point = kRetainAfterMark;
-    CHECK_THROWS_AS((void)store->drop_shard(kJob, 1, 1), StopAt::Stop);
+    CHECK_THROWS_AS((void)store->drop_shard(kStoreJob, 1, 1), StopAt::Stop);
   }
   auto store = open_or_fail(options_at(dir.path));
   CHECK(store->open_report().unmarked_chunks_deleted > 0);
   check_gone(*store);
   check_others(*store);
-  OwnedCommit base(kJob, 1, 2);
+  OwnedCommit base(kStoreJob, 1, 2);
   require_ok(store->commit(base.shard(1, false, true, 9001).commit));
-  CHECK(store->read_full(kJob, 1, 1, 2, kKindParam).value() == bytes_of(1, 2, kKindParam, 9001));
+  CHECK(store->read_full(kStoreJob, 1, 1, 2, kKindParam).value() == bytes_of(1, 2, kKindParam, 9001));
 }
 
 TEST_CASE("a shard may go and come again and again while others are committed") {
@@ -437,18 +438,18 @@ TEST_CASE("a shard may go and come again and again while others are committed") 
   auto store = open_or_fail(options_at(dir.path));
   fill(*store);
   for (int round = 0; round < 3; ++round) {
-    require_ok(store->drop_shard(kJob, 1, 1));
+    require_ok(store->drop_shard(kStoreJob, 1, 1));
     check_gone(*store);
-    OwnedCommit base(kJob, 1, 3);
+    OwnedCommit base(kStoreJob, 1, 3);
     base.shard(1, false, true, 9001);
     require_ok(store->commit(base.commit));
-    OwnedCommit next(kJob, 1, 4 + static_cast<StepNumber>(round));
+    OwnedCommit next(kStoreJob, 1, 4 + static_cast<StepNumber>(round));
     for (const ShardId shard : {0U, 2U}) next.shard(shard, true, false, 9000 + shard);
     require_ok(store->commit(next.commit));
-    CHECK(store->marks(kJob, 1).value().size() == 3);
-    const auto report = store->retain(kJob, 1, 3, 1);
+    CHECK(store->marks(kStoreJob, 1).value().size() == 3);
+    const auto report = store->retain(kStoreJob, 1, 3, 1);
     REQUIRE(report);
-    CHECK(store->read_full(kJob, 1, 1, 3, kKindParam).value() == bytes_of(1, 3, kKindParam, 9001));
+    CHECK(store->read_full(kStoreJob, 1, 1, 3, kKindParam).value() == bytes_of(1, 3, kKindParam, 9001));
   }
 }
 
@@ -457,17 +458,17 @@ TEST_CASE("a full version of a step that is durable already is added to it") {
   {
     auto store = open_or_fail(options_at(dir.path));
     fill(*store);
-    OwnedCommit full(kJob, 1, 3);
+    OwnedCommit full(kStoreJob, 1, 3);
     require_ok(store->commit(full.shard(1, false, true, 9001).commit));
-    CHECK(store->full_steps(kJob, 1, 1).value() == std::vector<StepNumber>{0, 2, 3});
-    CHECK(store->marks(kJob, 1).value()[1].log_from == 1);  // no jump: what lies before is still one run
+    CHECK(store->full_steps(kStoreJob, 1, 1).value() == std::vector<StepNumber>{0, 2, 3});
+    CHECK(store->marks(kStoreJob, 1).value()[1].log_from == 1);  // no jump: what lies before is still one run
   }
   auto store = open_or_fail(options_at(dir.path));
   CHECK(store->open_report().unmarked_chunks_deleted == 0);
-  CHECK(store->marks(kJob, 1).value()[1].full == 3);
-  CHECK(store->read_full(kJob, 1, 1, 3, kKindParam).value() == bytes_of(1, 3, kKindParam, 9001));
+  CHECK(store->marks(kStoreJob, 1).value()[1].full == 3);
+  CHECK(store->read_full(kStoreJob, 1, 1, 3, kKindParam).value() == bytes_of(1, 3, kKindParam, 9001));
   for (StepNumber step = 1; step <= 3; ++step)
-    CHECK(store->read_log(kJob, 1, 1, step).value() == bytes_of(1, step, kKindGradient, 9001));
-  OwnedCommit four(kJob, 1, 4);
+    CHECK(store->read_log(kStoreJob, 1, 1, step).value() == bytes_of(1, step, kKindGradient, 9001));
+  OwnedCommit four(kStoreJob, 1, 4);
   require_ok(store->commit(four.shard(1, true, false, 9001).commit));
 }

@@ -16,13 +16,13 @@ using namespace gradtap::storage::test;
 
 namespace {
 
-const JobId kJob = job_id("tamper test");
+const JobId kTamperJob = job_id("tamper test");
 
 // A store with full version 0 and logs 1 and 2 of one shard, 10000 bytes each.
 void make_store(const std::string& path) {
   auto store = open_or_fail(options_at(path));
   for (StepNumber step = 0; step <= 2; ++step) {
-    OwnedCommit next(kJob, 1, step);
+    OwnedCommit next(kTamperJob, 1, step);
     require_ok(store->commit(next.shard(0, step > 0, step == 0, 10000).commit));
   }
 }
@@ -49,7 +49,7 @@ struct Raw {
 };
 
 std::string chunk_key(StepNumber step, std::uint8_t kind, std::uint16_t chunk) {
-  return encode(ChunkKey{kJob, 1, 0, step, kind, chunk});
+  return encode(ChunkKey{kTamperJob, 1, 0, step, kind, chunk});
 }
 
 Error open_error(const std::string& path) {
@@ -71,12 +71,12 @@ TEST_CASE("bytes that RocksDB accepts but the digest does not") {
     REQUIRE(raw.db->Put({}, raw.log(), chunk_key(2, kKindGradient, 1), value).ok());
   }
   auto store = open_or_fail(options_at(dir.path));
-  const auto log = store->read_log(kJob, 1, 0, 2);
+  const auto log = store->read_log(kTamperJob, 1, 0, 2);
   REQUIRE_FALSE(log);
   CHECK(log.error().code == ErrorCode::kStoreCorrupt);
   CHECK(log.error().where.find("step 2 kind 1 chunk 1") != std::string::npos);
   CHECK(log.error().expected != log.error().actual);
-  CHECK(store->read_log(kJob, 1, 0, 1).value() == bytes_of(0, 1, kKindGradient, 10000));
+  CHECK(store->read_log(kTamperJob, 1, 0, 1).value() == bytes_of(0, 1, kKindGradient, 10000));
 }
 
 TEST_CASE("a chunk that is not there any more: opening fails and names it") {
@@ -123,7 +123,7 @@ TEST_CASE("a mark that is damaged, newer, or of another shard: opening fails by 
     make_store(dir.path);
     {
       Raw raw(dir.path);
-      const std::string key = shard_key(kJob, 1, 0);
+      const std::string key = shard_key(kTamperJob, 1, 0);
       std::string value;
       REQUIRE(raw.db->Get({}, raw.mark(), key, &value).ok());
       std::string new_key = key;
