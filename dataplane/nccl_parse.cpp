@@ -151,7 +151,7 @@ void NcclParse::ended(const RoceMessage& message) {
 void NcclParse::hole(const PsnRange& psns) {
   if (psns.count() == 0) return;
   conclude_hole();
-  hole_.emplace();
+  hole_ = Item{};
   hole_->hole = true;
   hole_->psns = psns.count();
 }

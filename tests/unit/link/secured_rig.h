@@ -1,6 +1,10 @@
 // Node links of one process under TLS, with certificates of one authority in a folder of their own.
 #pragma once
 
+#include <chrono>
+#include <string>
+#include <thread>
+
 #include "tests/unit/link/certificate_fixture.h"
 #include "tests/unit/link/link_rig.h"
 #include "tests/unit/link/tls_peer.h"
@@ -22,10 +26,14 @@ struct SecuredRig : LinkRig {
     out.identities = std::make_shared<IdentityKeeper>(files_in(folder_of(i)), name(i), std::move(*identity));
     return out;
   }
+  // Events of another thread, which tells what it has counted: waits until one says so.
   bool told(int i, const std::string& part) {
-    for (const Event& event : events[static_cast<std::size_t>(i)].since(0))
-      for (const LogField& field : event.fields)
-        if (field.value.find(part) != std::string::npos) return true;
+    for (int tries = 0; tries < 5000; ++tries) {
+      for (const Event& event : events[static_cast<std::size_t>(i)].since(0))
+        for (const LogField& field : event.fields)
+          if (field.value.find(part) != std::string::npos) return true;
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
     return false;
   }
   Socket from(int i, int to = 1) const {

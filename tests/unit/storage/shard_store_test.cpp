@@ -367,7 +367,8 @@ void check_others(ShardStore& store) {
   CHECK(store.read_full(kStoreJob, 2, 1, 0, kKindParam).value() == bytes_of(1, 0, kKindParam, 9001));
   CHECK(store.read_full(job_id("another"), 1, 1, 0, kKindParam).value() == bytes_of(1, 0, kKindParam, 9001));
   std::vector<ShardId> marked;
-  for (const Mark& mark : store.marks(kStoreJob, 1).value()) marked.push_back(mark.shard);
+  const std::vector<Mark> marks = store.marks(kStoreJob, 1).value();
+  for (const Mark& mark : marks) marked.push_back(mark.shard);
   CHECK(marked == std::vector<ShardId>{0, 2});
 }
 
