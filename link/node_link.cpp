@@ -79,9 +79,10 @@ struct NodeLink::Impl {
   LinkCounters counters;
   std::atomic<std::uint16_t> control_target;
   StreamRegistry registry;
+  // Before the context: handlers that never ran are destroyed with it, and give back what they hold of these.
   BulkThreads bulk;
-  asio::io_context context{1};
   TunnelSet tunnels;
+  asio::io_context context{1};
   Door door;
   ControlPorts control;
   asio::steady_timer tending;
