@@ -10,6 +10,8 @@
 #include <httplib.h>
 #include <sys/socket.h>
 
+#include "actors/page_files.h"
+
 namespace gradtap::actors {
 
 namespace {
@@ -17,6 +19,10 @@ namespace {
 // An idle connection holds a thread, and stop() waits for it this long; clients connect again without a loss.
 constexpr time_t kKeepAliveSeconds = 5;
 constexpr int kStartPolls = 10'000;
+// The page runs its own two scripts, speaks to this node, and is shown in no frame.
+constexpr const char* kPagePolicy =
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; base-uri 'none'; "
+    "form-action 'none'; frame-ancestors 'none'";
 
 // httplib's own pool queues accepted connections without a bound; this one makes the accept loop wait instead.
 class BoundedPool final : public httplib::TaskQueue {
@@ -99,6 +105,16 @@ struct HttpServer::Impl {
     to.set_content(answer.body, "application/json");
   }
 
+  // A file of the live page: the same bytes for everybody, no figure of the node is in them.
+  void page(const PageFile& file, httplib::Response& to) {
+    requests.fetch_add(1, std::memory_order_relaxed);
+    to.set_header("Content-Security-Policy", kPagePolicy);
+    to.set_header("X-Content-Type-Options", "nosniff");
+    to.set_header("Referrer-Policy", "no-referrer");
+    to.set_header("Cache-Control", "no-store");
+    to.set_content(file.bytes.data(), file.bytes.size(), std::string(file.type).c_str());
+  }
+
   void stream(const httplib::Request& from, httplib::Response& to) {
     requests.fetch_add(1, std::memory_order_relaxed);
     auto prepared = handlers.stream(to_request(from));
@@ -174,6 +190,9 @@ Status HttpServer::start() {
   const auto handler = [&impl](const httplib::Request& from, httplib::Response& to) { impl.answer(from, to); };
   for (const char* const path : {R"(/v1/jobs/[^/]+/state)", R"(/v1/jobs/[^/]+/points/[^/]+/[^/]+/(state|side))"})
     impl.server.Get(path, [&impl](const httplib::Request& from, httplib::Response& to) { impl.stream(from, to); });
+  for (const PageFile& file : page_files())
+    impl.server.Get(std::string(file.path),
+                    [&impl, &file](const httplib::Request&, httplib::Response& to) { impl.page(file, to); });
   impl.server.Get(R"(/.*)", handler);
   impl.server.Post(R"(/.*)", handler);
   impl.server.Put(R"(/.*)", handler);

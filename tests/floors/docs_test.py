@@ -1,8 +1,9 @@
 #!/usr/bin/python3
-"""Lists in the documents follow the code: gap reasons, links between files.
+"""Lists in the documents follow the code: gap reasons, links between files, what the live page advises.
 
 Usage: docs_test.py [SOURCE_DIR]
 """
+import json
 import os
 import re
 import sys
@@ -40,6 +41,33 @@ def gap_reasons():
     return wrong
 
 
+def plain(markdown):
+    """One line without marks."""
+    text = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", " ".join(markdown.split()))
+    return re.sub(r"\*\*|`", "", text).strip()
+
+
+def advice(operations):
+    """{reason: {"means", "does"}} of docs/operations.md; where a reason has several parts of a kind they are joined."""
+    found = {}
+    for section in re.split(r"^### ", operations.split("\n## Verified behind training", 1)[1], flags=re.M)[1:]:
+        body = re.split(r"^## ", section.split("\n", 1)[1], flags=re.M)[0]
+        parts = re.split(r"\*\*(Seen|Means|Do)\*\*", body)[1:]
+        pairs = list(zip(parts[::2], parts[1::2]))
+        found[section.split()[0]] = {key: " ".join(plain(text) for kind, text in pairs if kind == title)
+                                     for key, title in (("means", "Means"), ("does", "Do"))}
+    return found
+
+
+def page_advice():
+    """The live page says what docs/operations.md says, word for word."""
+    text = read("actors/page/reasons.js")
+    shown = json.loads(text[text.index("const REASONS = ") + len("const REASONS = "):].rstrip().rstrip(";"))
+    wanted = advice(read("docs/operations.md"))
+    return ["actors/page/reasons.js: %s must be\n%s" % (n, json.dumps({n: wanted.get(n)}, ensure_ascii=False))
+            for n in sorted(set(shown) | set(wanted)) if shown.get(n) != wanted.get(n)]
+
+
 def links():
     wrong = []
     for path, folders, names in os.walk(ROOT):
@@ -58,7 +86,10 @@ def main():
     assert constant_name("LostDefinitive") == "LOST_DEFINITIVE"
     assert compare({"A": 1, "C": 3}, {"A": 1, "B": 2}, "x") == ["x: B 2 is missing or has another number",
                                                                "x: C is not in the code"]
-    wrong = gap_reasons() + links()
+    assert advice("x\n## Verified behind training\n### A_B (1)\n**Seen** s.\n**Means** m\nn. **Do** see [x](y.md), `z`.\n"
+                  "\n## Durable\n### C (2)\n**Seen** s **Means** c **Do** d") == {
+        "A_B": {"means": "m n.", "does": "see x, z."}, "C": {"means": "c", "does": "d"}}
+    wrong = gap_reasons() + page_advice() + links()
     print("\n".join(wrong) if wrong else "docs: lists and links follow the code")
     return 1 if wrong else 0
 

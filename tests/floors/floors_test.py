@@ -1,6 +1,6 @@
 #!/usr/bin/python3
 """The floors of the house: a folder includes only folders below it. Also: every folder has a README, tests and fuzz
-targets are named so that the build finds them, headers open with `#pragma once`.
+targets are named so that the build finds them, headers open with `#pragma once`, the live page names nothing elsewhere.
 
 Usage: floors_test.py [SOURCE_DIR]. The rules are tried on a temporary tree with one violation each first.
 """
@@ -23,6 +23,12 @@ ALLOWED = {
     "apps": {"common", "capacity", "schema", "dataplane", "generator", "replica", "storage", "link", "recovery", "actors"},
 }
 FOLDERS_WITH_README = list(ALLOWED) + ["cluster-config", "trainer", "tests", "bench", "docs"]
+PAGE = "actors/page"
+# The live page brings everything along, and what comes from the network never becomes markup.
+FOREIGN_IN_PAGE = re.compile(r"""https?:|\bwss?:|//[\w-]+\.|@import|url\(|\bdata:|\bblob:""")
+MARKUP_IN_PAGE = re.compile(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|createContextualFragment|DOMParser|"
+                            r"\beval\(|new Function|srcdoc|<[^>]*\s(?:on\w+|style)\s*=|javascript:")
+SVG_NAMESPACE = 'xmlns="http://www.w3.org/2000/svg"'
 INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]', re.M)
 SOURCES = (".h", ".hpp", ".cpp", ".cc", ".c")
 
@@ -35,8 +41,20 @@ def sources(root, folder):
                 yield os.path.join(path, name)
 
 
-def violations(root):
+def page_violations(root):
     found = []
+    folder = os.path.join(root, PAGE)
+    for name in sorted(os.listdir(folder)) if os.path.isdir(folder) else []:
+        text = open(os.path.join(folder, name), encoding="utf-8").read().replace(SVG_NAMESPACE, "")
+        found += ["%s/%s: %s: the page names no resource elsewhere" % (PAGE, name, m.group())
+                  for m in FOREIGN_IN_PAGE.finditer(text)]
+        found += ["%s/%s: %s: the page sets text, never markup" % (PAGE, name, m.group())
+                  for m in MARKUP_IN_PAGE.finditer(text)]
+    return found
+
+
+def violations(root):
+    found = page_violations(root)
     for floor, allowed in ALLOWED.items():
         for path in sources(root, floor):
             text = open(path, encoding="utf-8").read()
@@ -100,6 +118,11 @@ def self_test():
         ("tests/unit/common/wrong.cpp", "\n", "does not see it"),
         ("tests/unit/nowhere/a_test.cpp", "\n", "is not a floor"),
         ("tests/fuzz/wrong.cpp", "\n", "does not see it"),
+        ("actors/page/a.html", '<script src="https://cdn.example/x.js"></script>\n', "no resource elsewhere"),
+        ("actors/page/b.html", '<img src="//cdn.example/x.png">\n', "no resource elsewhere"),
+        ("actors/page/c.css", "b { background: url(x.png) }\n", "no resource elsewhere"),
+        ("actors/page/d.js", "x.innerHTML = name;\n", "never markup"),
+        ("actors/page/e.html", '<p onclick="f()">x</p>\n', "never markup"),
         ("tests/unit/replica/a_test.cpp", '#include "storage/codec.h"\n', "knows no more than replica"),
     ]
     for path, text, expected in cases:

@@ -3,6 +3,9 @@
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
+#include <fstream>
+#include <iterator>
+#include <map>
 #include <mutex>
 #include <optional>
 #include <thread>
@@ -321,6 +324,45 @@ TEST_CASE("stop returns while connections are open") {
   Client late(server->port());
   late.send(request("GET", "/fine"));
   CHECK(late.answer(200ms).empty());
+}
+
+// What a header of an answer says; empty without it.
+static std::string header_of(const std::string& answer, const std::string& name) {
+  const std::size_t at = answer.find("\r\n" + name + ": ");
+  if (at == std::string::npos || at > answer.find("\r\n\r\n")) return {};
+  const std::size_t begin = at + name.size() + 4;
+  return answer.substr(begin, answer.find("\r\n", begin) - begin);
+}
+
+TEST_CASE("the live page is served as it stands in its folder, with headers that let it speak to its node only") {
+  Server server;
+  Client client(server.port());
+  const std::map<std::string, std::pair<std::string, std::string>> files = {
+      {"/", {"index.html", "text/html; charset=utf-8"}},
+      {"/page.css", {"page.css", "text/css; charset=utf-8"}},
+      {"/page.js", {"page.js", "text/javascript; charset=utf-8"}},
+      {"/reasons.js", {"reasons.js", "text/javascript; charset=utf-8"}},
+      {"/icon.svg", {"icon.svg", "image/svg+xml"}}};
+  for (const auto& [path, file] : files) {
+    CAPTURE(path);
+    client.send(request("GET", path));
+    const std::string answer = client.answer();
+    REQUIRE(answer.starts_with("HTTP/1.1 200 "));
+    CHECK(header_of(answer, "Content-Type") == file.second);
+    CHECK(header_of(answer, "X-Content-Type-Options") == "nosniff");
+    CHECK(header_of(answer, "Cache-Control") == "no-store");
+    CHECK(header_of(answer, "Referrer-Policy") == "no-referrer");
+    const std::string policy = header_of(answer, "Content-Security-Policy");
+    CHECK(policy.starts_with("default-src 'none'; "));
+    for (const char* const loose : {"unsafe", "*", "http", "data:"}) CHECK(policy.find(loose) == std::string::npos);
+    std::ifstream stored(std::string(GRADTAP_SOURCE_DIR) + "/actors/page/" + file.first, std::ios::binary);
+    const std::string bytes{std::istreambuf_iterator<char>(stored), std::istreambuf_iterator<char>()};
+    CHECK(bytes.size() > 100);
+    CHECK(answer.substr(answer.find("\r\n\r\n") + 4) == bytes);
+  }
+  CHECK(server.seen.empty());  // no actor is asked for it
+  client.send(request("POST", "/", "x"));
+  CHECK(client.answer().find("text/html") == std::string::npos);
 }
 
 }  // namespace gradtap::actors
