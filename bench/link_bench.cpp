@@ -4,6 +4,7 @@
 #include <array>
 #include <atomic>
 #include <chrono>
+#include <csignal>
 #include <cstdlib>
 #include <filesystem>
 #include <memory>
@@ -99,6 +100,7 @@ int connect_to(const sockaddr_in& address) {
 // One connection of OpenSSL 3 as its documentation shows it: TLS 1.3, the link's first cipher, blocking.
 struct RawTls {
   explicit RawTls(const Certificates& from) {
+    std::signal(SIGPIPE, SIG_IGN);  // OpenSSL's own socket raises it when the other end has gone
     context = SSL_CTX_new(TLS_method());
     must(SSL_CTX_set_ciphersuites(context, "TLS_AES_128_GCM_SHA256") == 1, "cipher");
     BIO* const text = BIO_new_mem_buf(from.nodes[0].certificate.data(), -1);
@@ -132,11 +134,10 @@ struct RawTls {
   }
   ~RawTls() {
     stop.store(true);
-    ::shutdown(socket, SHUT_RDWR);
+    ::close(socket);  // with bytes unread: a reset, which ends the sender's write
     sender.join();
     SSL_free(ssl);
     SSL_CTX_free(context);
-    ::close(socket);
   }
   void read(std::uint8_t* to, std::size_t count) const {
     while (count > 0) {
