@@ -46,6 +46,7 @@ schema::EpochRecord first_epoch(const ClusterConfig& config) {
     member.link = section.link;
     member.http = section.http;
     member.domain = section.domain;
+    member.capacity = static_cast<std::uint32_t>(section.capacity);
     record.members.push_back(std::move(member));
   }
   record.cause = "the cluster file";

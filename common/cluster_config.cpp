@@ -48,7 +48,8 @@ std::optional<std::size_t> ClusterConfig::index_of(std::string_view name) const 
 Sha256 ClusterConfig::digest() const {
   std::string text = fmt::format("gradtap cluster 1\n{}\n", replicas);
   for (const MemberSection& member : members)
-    text += fmt::format("{} {} {} {}\n", member.name, member.link, member.http, member.domain);
+    text += fmt::format("{} {} {} {}{}\n", member.name, member.link, member.http, member.domain,
+                        member.capacity == 1 ? std::string() : fmt::format(" capacity {}", member.capacity));
   return sha256(text);
 }
 

@@ -20,10 +20,11 @@
 namespace gradtap {
 
 struct MemberSection {
-  std::string name;    // node.name of that node
-  std::string link;    // "10.77.0.100:7800": where it listens for peers
-  std::string http;    // "http://10.77.0.100:7700"
-  std::string domain;  // nodes that may die together share it
+  std::string name;            // node.name of that node
+  std::string link;            // "10.77.0.100:7800": where it listens for peers
+  std::string http;            // "http://10.77.0.100:7700"
+  std::string domain;          // nodes that may die together share it
+  std::uint64_t capacity = 1;  // its share of the shards, against the others'
   friend bool operator==(const MemberSection&, const MemberSection&) = default;
 };
 

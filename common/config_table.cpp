@@ -219,6 +219,8 @@ const std::vector<Row<MemberSection>> kMemberRows = {
      GRADTAP_MEMBER_TEXT(http, TextRule::kHttp), true},
     {"member", "domain", "failure domain: nodes that may die together share it",
      GRADTAP_MEMBER_TEXT(domain, TextRule::kName), true},
+    {"member", "capacity", "its share of the shards, against the others'",
+     UintField<MemberSection>{[](MemberSection& m) -> std::uint64_t& { return m.capacity; }, 1, 65'535}},
 };
 
 #undef GRADTAP_CLUSTER_UINT

@@ -89,6 +89,16 @@ TEST_CASE("owners are those of the epoch; for another number of shards, those th
   CHECK(state.owners(6) == without);
 }
 
+TEST_CASE("the cluster file's capacities are those of the first epoch") {
+  ClusterConfig config = three();
+  config.replicas = 1;
+  config.members[1].capacity = 4;
+  const ClusterState state(config, 0);
+  std::vector<int> owned(3);
+  for (const auto& owners : state.owners(12)) ++owned[owners.at(0)];
+  CHECK(owned == std::vector<int>{2, 8, 2});
+}
+
 TEST_CASE("an epoch follows only one of a lower number, with the same members at the same places") {
   ClusterState state(three(), 1);
   const auto next = [](std::uint64_t number) {

@@ -46,6 +46,8 @@ TEST_CASE("a cluster file is read in order, with defaults") {
   REQUIRE(cluster->members.size() == 2);
   CHECK(cluster->members[0] == MemberSection{"a", "10.0.0.1:7800", "http://10.0.0.1:7700", "rack-a"});
   CHECK(cluster->members[1] == MemberSection{"b", "10.0.0.2:7800", "http://10.0.0.2:7700", "rack-b"});
+  CHECK(cluster->members[1].capacity == 1);
+  CHECK(parse_cluster_config(kTwo + "capacity = 3\n", "c.toml").value().members[1].capacity == 3);
   CHECK(cluster->index_of("b") == 1);
   CHECK_FALSE(cluster->index_of("c"));
 }
@@ -81,6 +83,9 @@ TEST_CASE("an error of the cluster file names file, line, key and remedy") {
        "c.toml:11:member.http"},
       {with("http://10.0.0.2:7700", "10.0.0.2:7700"), ErrorCode::kConfigImpossibleValue, "c.toml:11:member.http"},
       {with("domain = \"rack-b\"", ""), ErrorCode::kConfigMissingKey, "c.toml:8:member.domain"},
+      {kTwo + "capacity = 0\n", ErrorCode::kConfigImpossibleValue, "c.toml:13:member.capacity"},
+      {kTwo + "capacity = 65536\n", ErrorCode::kConfigImpossibleValue, "c.toml:13:member.capacity"},
+      {kTwo + "capacity = \"2\"\n", ErrorCode::kConfigWrongType, "c.toml:13:member.capacity"},
       {with("domain", "domains"), ErrorCode::kConfigUnknownKey, "c.toml:12:member.domains"},
       {"security = \"none\"\n[member]\n", ErrorCode::kConfigWrongType, "c.toml:2:member"},
       {"security = \"none\"\nmember = [1]\n", ErrorCode::kConfigWrongType, "c.toml:2:member"},
@@ -108,6 +113,8 @@ TEST_CASE("the digest sees what placement depends on, and nothing else") {
   CHECK(digest("heartbeat_ms = 500\n" + kTwo) == whole);
   CHECK(digest(with("replicas = 2", "replicas = 1")) != whole);
   CHECK(digest(with("rack-b", "rack-c")) != whole);
+  CHECK(digest(kTwo + "capacity = 1\n") == whole);
+  CHECK(digest(kTwo + "capacity = 2\n") != whole);
   CHECK(digest(with("10.0.0.2:7800", "10.0.0.2:7801")) != whole);
   ClusterConfig swapped = parse_cluster_config(kTwo, "c").value();
   std::swap(swapped.members[0], swapped.members[1]);
