@@ -2,7 +2,7 @@
 PYTHON := /usr/bin/python3
 BUILD := build
 .DEFAULT_GOAL := help
-.PHONY: help setup configure build build-tests demo demo-scale test test-all bench check clean
+.PHONY: help setup configure build build-tests demo demo-scale test test-all package bench check clean
 
 help:
 	@echo "make build     the programs, into $(BUILD)/bin (installs missing Debian packages first, see setup.sh)"
@@ -11,6 +11,7 @@ help:
 	@echo "make test      unit, property, floor, trainer and short live tests (at most 15 minutes on 2 cores)"
 	@echo "make test-all  make test, and the long live tests: the whole matrix, loss, kills, damage, faults, a soak"
 	@echo "make bench     the benchmarks"
+	@echo "make package   $(BUILD)/gradtap_VERSION_ARCH.deb"
 	@echo "make check     format, Python 3.9 syntax, self-contained headers, static analysis, sanitizers, fuzzing"
 	@echo "make clean     removes what was built"
 
@@ -44,6 +45,10 @@ test: build-tests
 test-all: build-tests
 	@./setup.sh check
 	@$(PYTHON) tests/run.py --all
+
+package: build
+	@cd $(BUILD) && cpack -G DEB >cpack.log 2>&1 || { cat cpack.log; echo "PACKAGE FAILED"; exit 1; }
+	@echo "PACKAGE OK: $$(ls $(BUILD)/gradtap_*.deb)"
 
 bench: build
 	@$(PYTHON) bench/run.py

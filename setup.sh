@@ -11,7 +11,7 @@ build_packages=(
   python3 python3-torch python3-numpy
   iproute2 ethtool procps util-linux tcpdump openssl
 )
-check_packages=(clang-19 libclang-rt-19-dev clang-tidy-19 clang-format-19)
+check_packages=(clang-19 libclang-rt-19-dev clang-tidy-19 clang-format-19 dpkg-dev python3-venv python3-setuptools)
 
 case "${1:-all}" in
   all) packages=("${build_packages[@]}" "${check_packages[@]}") ;;

@@ -94,7 +94,7 @@ def long_system():
             ("restart", ["long"], 3600), ("points_every_step", ["long"], 1800), ("cluster_kill", ["long"], 7200),
             ("trainer_kill", ["long"], 3600), ("point_damage", ["long"], 3600), ("publish_faults", ["long"], 2400),
             ("nccl_live", ["long"], 2400), ("link_security", ["long"], 900),
-            ("scale_awkward", [], 1800), ("scale_work", [], 600),
+            ("scale_awkward", [], 1800), ("scale_work", [], 600), ("packages", [], 600),
             ("scale_chaos", ["--long"], 5400), ("soak", [], 2400)]
 
 
