@@ -749,6 +749,18 @@ void Coordination::judge() {
                   "asked the client for it");
     case BindVerdict::kWitnessMismatch: {
       const dataplane::Assignment& named = list[judgement.assignment];
+      const auto& states = attempt_.message->scalars.param_state;
+      // The trainer says itself that no reduction had the last word on what the optimizer used.
+      if (const auto stale = std::find(states.begin(), states.end(), replica::ParamState::kStale);
+          stale != states.end())
+        return hold(
+            GapReason::kUnwired,
+            fmt::format(
+                "step {} bucket {}: the optimizer used a gradient that was not all-reduced, of parameter {} first "
+                "(micro steps {}, reduced {})",
+                attempt_.step, judgement.bucket, stale - states.begin(), attempt_.message->micro_steps,
+                attempt_.message->synced_backwards),
+            "none: the gradient of this step is not on the wire");
       return hold(
           GapReason::kWitnessMismatch,
           fmt::format("step {} bucket {} tag {} position {}: the trainer's gradient is not what the wire carried",

@@ -86,7 +86,7 @@ def short_system():
             ("restart", ["short"], 240), ("points_every_step", ["short"], 240), ("cluster_kill", ["short"], 240),
             ("trainer_kill", ["short"], 300), ("point_damage", ["short"], 240), ("publish_faults", ["short"], 240),
             ("nccl_live", ["short"], 240), ("link_security", ["short"], 240), ("scale_short", [], 240),
-            ("scale_chaos", ["--seed", "4"], 240), ("admission", [], 120)]
+            ("scale_chaos", ["--seed", "4"], 240), ("admission", [], 120), ("user_cases", ["short"], 180)]
 
 
 def long_system():
@@ -95,7 +95,7 @@ def long_system():
             ("trainer_kill", ["long"], 3600), ("point_damage", ["long"], 3600), ("publish_faults", ["long"], 2400),
             ("nccl_live", ["long"], 2400), ("link_security", ["long"], 900),
             ("scale_awkward", [], 1800), ("scale_work", [], 600), ("packages", [], 600),
-            ("scale_chaos", ["--long"], 5400), ("soak", [], 2400)]
+            ("scale_chaos", ["--long"], 5400), ("user_cases", ["long"], 1800), ("soak", [], 2400)]
 
 
 def run(command, limit, log):

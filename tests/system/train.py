@@ -8,6 +8,7 @@ and rankN.json (losses, thread CPU time of every commit, peak memory, buckets). 
 gradtap; with --restore it begins where a recovery point ends; without both the same job runs alone.
 """
 import argparse
+import contextlib
 import json
 import os
 import resource
@@ -38,7 +39,7 @@ def parse():
     p.add_argument("--out", required=True)
     p.add_argument("--steps", type=int, default=30)
     p.add_argument("--seed", type=int, default=7)
-    p.add_argument("--model", choices=["gpt", "mlp"], default="gpt")
+    p.add_argument("--model", choices=["gpt", "mlp", "awkward"], default="gpt")
     p.add_argument("--width", type=int, default=128)
     p.add_argument("--layers", type=int, default=6)
     p.add_argument("--context", type=int, default=32)
@@ -56,6 +57,12 @@ def parse():
     p.add_argument("--dropout", type=float, default=0.0)
     p.add_argument("--shuffle", action="store_true", help="epochs in shuffled order instead of random windows")
     p.add_argument("--augment", action="store_true", help="spoil inputs by Python's and NumPy's generators")
+    p.add_argument("--accumulate", type=int, default=1, help="backward passes a step, all but the last under no_sync")
+    p.add_argument("--sync-at", type=int, default=0, help="reduce in this backward pass of a step instead of in the last; -1: in each")
+    p.add_argument("--to-none", action="store_true", help="gradients are freed instead of zeroed")
+    p.add_argument("--scaler", type=float, default=0, help="loss scale to begin with; 0: no scaler")
+    p.add_argument("--forget-scaler", action="store_true", help="attach is not given the scaler")
+    p.add_argument("--inf-every", type=int, default=0, help="every how many steps a loss is infinite")
     p.add_argument("--odd-head", action="store_true", help="a head that is unused on every odd step")
     p.add_argument("--live-buffer", action="store_true", help="a buffer that changes in every forward pass")
     p.add_argument("--schedule-steps", type=int, default=0, help="length of the schedule; 0: --steps")
@@ -93,7 +100,7 @@ def import_gradtap():
     return gradtap
 
 
-def restore(a, ddp, optimizer, schedule, data):
+def restore(a, ddp, optimizer, schedule, data, scaler):
     """A gradtap.Restored that is started, or None when there was no point and --or-fresh allows that."""
     options = {}
     if a.restore_step:
@@ -103,7 +110,7 @@ def restore(a, ddp, optimizer, schedule, data):
     if a.or_fresh:
         options["or_fresh"] = True
     restored = import_gradtap().restore(sources(a.restore), a.job, model=ddp.module, optimizer=optimizer,
-                                        scheduler=schedule, extra={"data": data}, **options)
+                                        scheduler=schedule, scaler=scaler, extra={"data": data}, **options)
 
     def warm_up():
         window = data.text[:a.batch * (a.context + 1)].reshape(a.batch, a.context + 1)
@@ -112,14 +119,14 @@ def restore(a, ddp, optimizer, schedule, data):
     return restored
 
 
-def attach(a, ddp, optimizer, schedule, data, restored):
+def attach(a, ddp, optimizer, schedule, data, scaler, restored):
     options = {"attach_timeout_ms": a.attach_timeout_ms} if a.attach_timeout_ms else {}
     if a.step_time:
         options["step_time_s"] = a.step_time
     if restored:
         options["resume_from"] = restored
     return import_gradtap().attach(ddp, optimizer, endpoint=sources(a.attach), job=a.job, scheduler=schedule,
-                                   extra={"data": data}, **options)
+                                   scaler=None if a.forget_scaler else scaler, extra={"data": data}, **options)
 
 
 def wait_for_file(path, seconds):
@@ -128,6 +135,19 @@ def wait_for_file(path, seconds):
         if time.monotonic() > deadline:
             raise SystemExit("waited %g s for %s" % (seconds, path))
         time.sleep(0.02)
+
+
+def backward(a, ddp, scaler, step, data, window):
+    """The backward passes of one step; returns the loss of the last."""
+    sync_at = a.sync_at or a.accumulate
+    for at in range(1, a.accumulate + 1):
+        with contextlib.nullcontext() if sync_at in (at, -1) else ddp.no_sync():
+            loss = train_model.loss(a, ddp, window if at == 1 else data.next()) / a.accumulate
+            if a.inf_every and step % a.inf_every == 0 and at == 1 and a.rank == 0:
+                loss = loss * float("inf")
+            loss = -loss if a.maximize else loss
+            (scaler.scale(loss) if scaler else loss).backward()
+    return loss
 
 
 class Lines:
@@ -157,12 +177,13 @@ def main():
     schedule = train_model.make_schedule(a, optimizer)
     data = train_data.make(a)
     seed_all(a)
+    scaler = train_model.Scaler(a.scaler) if a.scaler else None
     state = State(a, model, optimizer)
-    restored = restore(a, ddp, optimizer, schedule, data) if a.restore else None
+    restored = restore(a, ddp, optimizer, schedule, data, scaler) if a.restore else None
     first = restored.step if restored else 0
     if a.restore:
         print("restored: step %d" % first, flush=True)
-    tap = attach(a, ddp, optimizer, schedule, data, restored) if a.attach else None
+    tap = attach(a, ddp, optimizer, schedule, data, scaler, restored) if a.attach else None
     fabric = fabric_of(a, ddp)
     roots = Lines(a, "roots.jsonl") if a.rank == 0 and not a.no_roots else None
     tensors = Lines(a, "tensors.jsonl") if a.rank == 0 and a.tensor_digests else None
@@ -188,17 +209,22 @@ def main():
         if a.augment:
             window = train_data.augment(window)
         model.side_on = step % 2 == 0
-        optimizer.zero_grad()
-        loss = train_model.loss(a, ddp, window)
-        (-loss if a.maximize else loss).backward()
+        optimizer.zero_grad(set_to_none=a.to_none)
+        loss = backward(a, ddp, scaler, step, data, window)
         if fabric:
             fabric.after_backward(step)
+        if scaler:
+            scaler.unscale_(optimizer)
         kind, _, limit = a.clip.partition(":")
         if kind == "norm":
             torch.nn.utils.clip_grad_norm_(ddp.parameters(), float(limit))
         elif kind == "value":
             torch.nn.utils.clip_grad_value_(ddp.parameters(), float(limit))
-        optimizer.step()
+        if scaler:
+            scaler.step(optimizer)
+            scaler.update()
+        else:
+            optimizer.step()
         if schedule:
             schedule.step()
         hooks.before_commit()

@@ -73,7 +73,38 @@ class Mlp(nn.Module):
         return self.layers(ids)
 
 
+class Awkward(nn.Module):
+    """One tensor of every kind that others forgot: tied (under two names), channels-last, 0-dim, zero-sized, frozen, used
+    in even steps only, never used; batch norm, whose buffers change in forward."""
+
+    def __init__(self, width, layers, context):
+        super().__init__()
+        self.tokens = nn.Embedding(256, width)
+        self.conv = nn.Conv2d(2, width // 2, 3, padding=1)
+        self.conv.weight.data = self.conv.weight.data.contiguous(memory_format=torch.channels_last)
+        self.norm = nn.BatchNorm1d(width)
+        self.layers = nn.Sequential(*[nn.Sequential(nn.Linear(width, width), nn.GELU()) for _ in range(layers)])
+        self.anchor = nn.Parameter(torch.randn(width), requires_grad=False)
+        self.empty = nn.Parameter(torch.zeros(0))
+        self.scale = nn.Parameter(torch.tensor(0.7))
+        self.side = nn.Linear(width, 256)
+        self.never = nn.Linear(width, 256)
+        self.head = nn.Linear(width, 256)
+        self.head.weight = self.tokens.weight
+        self.side_on = False
+
+    def forward(self, ids):
+        x = self.tokens(ids)
+        batch, length, width = x.shape
+        x = self.conv(x.reshape(batch, length, 2, width // 2).transpose(1, 2)).mean((2, 3)).repeat(1, 2) + x.mean(1)
+        x = self.layers(self.norm(x) + self.anchor) + self.empty.sum()
+        out = self.head(x)
+        return (out + self.side(x) if self.side_on else out) * self.scale
+
+
 def make(a):
+    if a.model == "awkward":
+        return Awkward(a.width, a.layers, a.context)
     if a.model == "mlp":
         return Mlp(a.width, a.context)
     return SmallGpt(a.width, a.layers, a.context, a.dropout, a.odd_head, a.live_buffer)
@@ -85,6 +116,50 @@ def loss(a, ddp, window):
     else:
         value = F.cross_entropy(ddp(window[:, :-1]), window[:, -1])
     return value
+
+
+class Scaler:
+    """What torch's GradScaler does, for CPU, where torch 1.13 has none: scale, skip a step that is not finite, grow."""
+
+    def __init__(self, scale, growth_interval=4):
+        self._scale = torch.tensor(float(scale))
+        self.growth_interval, self.good, self.finite, self.unscaled = growth_interval, 0, True, False
+
+    def is_enabled(self):
+        return True
+
+    def get_scale(self):
+        return self._scale.item()
+
+    def state_dict(self):
+        return {"scale": self.get_scale(), "growth_interval": self.growth_interval, "good": self.good}
+
+    def load_state_dict(self, state):
+        self._scale.fill_(state["scale"])
+        self.growth_interval, self.good = state["growth_interval"], state["good"]
+
+    def scale(self, loss):
+        return loss * self._scale
+
+    def unscale_(self, optimizer):
+        inverse, self.finite, self.unscaled = self._scale.double().reciprocal().float(), True, True
+        for p in (p for g in optimizer.param_groups for p in g["params"] if p.grad is not None):
+            self.finite &= bool(torch.isfinite(p.grad).all())
+            p.grad.mul_(inverse)
+
+    def step(self, optimizer):
+        if not self.unscaled:
+            self.unscale_(optimizer)
+        if self.finite:
+            optimizer.step()
+
+    def update(self):
+        self.good = self.good + 1 if self.finite else 0
+        if not self.finite:
+            self._scale *= 0.5
+        elif self.good % self.growth_interval == 0:
+            self._scale *= 2
+        self.unscaled = False
 
 
 def make_optimizer(a, parameters):

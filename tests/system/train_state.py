@@ -26,18 +26,29 @@ class State:
     def _flat(tensor):
         return None if tensor is None else tensor.detach().reshape(-1).numpy()
 
+    @staticmethod
+    def _in_memory(tensor, like):
+        """Elements in the memory order of `like`, largest stride first: the order of digests."""
+        if tensor is None:
+            return None
+        order = sorted(range(like.dim()), key=lambda d: -like.stride(d))
+        return tensor.detach().permute(order).reshape(-1).numpy().view("uint32")
+
     def _counter(self, parameter):
         return int(self.optimizer.state.get(parameter, {}).get("step", 0))
 
-    def arrays(self, parameter):
+    def _tensors_of(self, parameter):
         state = self.optimizer.state.get(parameter, {})
-        return [self._flat(parameter)] + [self._flat(state.get(kind)) for kind in self.kinds]
+        return [parameter] + [state.get(kind) for kind in self.kinds]
+
+    def arrays(self, parameter):
+        return [self._flat(t) for t in self._tensors_of(parameter)]
 
     def digests(self):
         """(root, shard digests)"""
         return state_root.digests(
-            [([None if x is None else x.view("uint32") for x in self.arrays(p)], self._counter(p))
-             for _, p in self.named], self.shard_elements)
+            [([self._in_memory(t, p) for t in self._tensors_of(p)], self._counter(p)) for _, p in self.named],
+            self.shard_elements)
 
     def tensors(self):
         """{name as in an export: SHA-256 of its bytes}"""
@@ -60,7 +71,11 @@ class State:
         with open(os.path.join(folder, "meta.json"), "w") as f:
             json.dump({"steps": steps, "kinds": ["param"] + self.kinds, "root": self.digests()[0],
                        "parameters": [{"name": n, "shape": list(p.shape), "numel": p.numel(),
-                                       "counter": self._counter(p)} for n, p in self.named]}, f, indent=1)
+                                       "counter": self._counter(p), "absent": self._absent(p)}
+                                      for n, p in self.named]}, f, indent=1)
+
+    def _absent(self, parameter):
+        return [k for k, t in zip(["param"] + self.kinds, self._tensors_of(parameter)) if t is None]
 
     def ending(self, step, schedule, data):
         """Everything of this rank that must be equal after a restart, as JSON: {part: {name: value}}."""

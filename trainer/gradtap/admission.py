@@ -42,6 +42,17 @@ def step_refusal(ddp):
     return None
 
 
+def misplaced(scheduler, scaler):
+    """Objects in each other's place: both take any state, and a restore would mix them up."""
+    for title, thing, needed in (("scheduler", scheduler, "step"), ("scaler", scaler, "unscale_")):
+        for one in thing if isinstance(thing, (list, tuple)) else (thing,):
+            if one is None:
+                continue
+            if isinstance(one, (torch.optim.Optimizer, torch.nn.Module)) or not callable(getattr(one, needed, None)):
+                return "%s=%s: that is no %s" % (title, _name(one), title)
+    return None
+
+
 def _optimizer(optimizer, scaler):
     if optimizer_class(optimizer) is None:
         return "optimizer %s, exactly torch.optim.SGD, Adam or AdamW are supported" % _name(optimizer)
@@ -95,4 +106,5 @@ def _parameters(ddp):
 
 
 def _name(thing):
-    return "%s.%s" % (type(thing).__module__, type(thing).__qualname__)
+    thing = thing if isinstance(thing, type) else type(thing)
+    return "%s.%s" % (thing.__module__, thing.__qualname__)

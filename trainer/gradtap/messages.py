@@ -92,6 +92,16 @@ def attach_body(tap, ddp, job, run_nonce, rank, leaves):
     return body
 
 
+def common_facts(model, step):
+    """{what: text} of all that rank 0 says for every rank."""
+    facts = {"step": str(step), "optimizer": str(model.class_name),
+             "parameters": bits.sha256_hex(bits.canonical_json([q.describe() for q in model.parameters]))}
+    for n, group in enumerate(model.groups()):
+        for key, value in group.items():
+            facts["%s of parameter group %d" % (key, n)] = value
+    return facts
+
+
 def cpu_capability():
     backend = getattr(torch.backends, "cpu", None)
     if backend is not None and hasattr(backend, "get_cpu_capability"):

@@ -1,9 +1,10 @@
-"""The ranks' agreement at attach, through the store of the process group, without a collective: the run nonce, and
-whether rank 0 is tracked.
+"""The ranks' agreement at attach, through the store of the process group, without a collective: the run nonce, what must
+be the same on every rank, and whether rank 0 is tracked.
 
 The store is used during attach only: later use would contend with the job's own.
 """
 
+import json
 import os
 import time
 
@@ -29,9 +30,10 @@ class Agreement:
         except Exception as error:
             raise StoreError("the store of the process group cannot be used: %r" % (error,)) from None
 
-    def draw(self):
-        """Rank 0: a new nonce for everyone."""
+    def draw(self, facts):
+        """Rank 0: a new nonce for everyone. facts: {name: text}, what must be the same on every rank."""
         nonce = os.urandom(16).hex()
+        self._set("facts", json.dumps(facts))
         self._set("nonce", nonce)
         return nonce
 
@@ -39,6 +41,15 @@ class Agreement:
         """Other ranks: the nonce, or None if rank 0 stays untapped."""
         value = self._await("nonce", moving=False)
         return None if value == UNTAPPED else value
+
+    def differs(self, facts):
+        """Other ranks, after learn: a sentence that names what differs from rank 0, or None."""
+        theirs = json.loads(self._await("facts", moving=False))
+        for name in facts:
+            if theirs.get(name) != facts[name]:
+                return "rank %d differs from rank 0 in its %s: %s there, %s here" % (
+                    self._rank, name, theirs.get(name), facts[name])
+        return None
 
     def tick(self):
         """Rank 0: still making progress."""

@@ -11,8 +11,9 @@ import struct
 
 import torch
 
-from . import codec, fixed, sidestate
+from . import codec, fixed, hyper, sidestate
 from .errors import RestoreError
+from .pointstate import MASK_COUNTER, set_empty_states
 
 DOMAIN = b"gradtap side state 1"
 ALWAYS = ("rng.python", "rng.torch", "optimizer")  # of every step but the base of a first lineage
@@ -116,8 +117,26 @@ class PointSide:
         if len(saved["absent"]) != len(self._model.tensors):
             raise RestoreError("STATE_MISMATCH", "the model has another number of parameters",
                                expected=len(saved["absent"]), actual=len(self._model.tensors))
+        self._check_kinds(saved["groups"])
+        empty = saved.get("empty", {})
+        known = {q.name for q in self._model.parameters if q.numel == 0 and q.group >= 0}
+        if not isinstance(empty, dict) or not all(type(n) is int and 0 <= n < MASK_COUNTER for n in empty.values()):
+            raise RestoreError("POINT_DAMAGED", "the step counters of parameters without elements cannot be read")
+        for name in sorted(set(empty) - known):
+            raise RestoreError("STATE_MISMATCH", "%s has no elements in the point, and has some here, or is not there" % name,
+                               remedy="build the model as the job did")
         for g, (mine, theirs) in enumerate(zip(groups, saved["groups"])):
             self.values["optimizer"]["groups"][g] = _resolved("param_groups.%d" % g, theirs, mine, None)
+
+    def _check_kinds(self, groups):
+        """Which states there are follows from flags such as amsgrad; another set has other digests."""
+        try:
+            expected = hyper.kinds_of(self._model.class_name, groups)
+        except (KeyError, TypeError):
+            raise RestoreError("POINT_DAMAGED", "the optimizer's groups cannot be read") from None
+        if expected != self._model.kinds:
+            raise RestoreError("STATE_MISMATCH", "the optimizer keeps other states for a parameter", expected=expected,
+                               actual=self._model.kinds, remedy="build the optimizer with the options of the job")
 
     def _resolve(self, name, thing):
         try:
@@ -125,6 +144,8 @@ class PointSide:
         except Exception as error:
             raise RestoreError("STATE_MISMATCH", "the state of %s cannot be read: %r" % (_plain_name(name), error)) \
                 from None
+        if name in ("scheduler", "scaler"):
+            _same_fields(name, self.values[name], current)
         self.values[name] = _resolved(_plain_name(name), self.values[name], current, thing)
 
     # Putting back
@@ -138,6 +159,7 @@ class PointSide:
         if saved is not None:
             for mine, theirs in zip(self._model.optimizer.param_groups, saved["groups"]):
                 _set_group(mine, theirs)
+            set_empty_states(self._model, saved.get("empty", {}))
         for name, thing in self._things.items():
             if name not in self.values:
                 continue
@@ -194,6 +216,19 @@ def _set_group(mine, theirs):
                 now.copy_(value)
         else:
             mine[key] = value.clone() if isinstance(value, torch.Tensor) else value
+
+
+def _same_fields(name, saved, current):
+    """A schedule or a scaler takes any dictionary; one with other fields is the state of another class."""
+    if isinstance(saved, list) and isinstance(current, list) and len(saved) == len(current):
+        for n, (one, other) in enumerate(zip(saved, current)):
+            _same_fields("%s.%d" % (name, n), one, other)
+        return
+    if isinstance(saved, dict) and isinstance(current, dict) and saved.keys() == current.keys():
+        return
+    fields = lambda v: sorted(v) if isinstance(v, dict) else type(v).__name__  # noqa: E731
+    raise RestoreError("STATE_MISMATCH", "the %s in the point has other fields: it is of another class" % name,
+                       expected=fields(saved), actual=fields(current), remedy="build the %s as the job did" % name)
 
 
 def _resolved(name, value, current, owner):

@@ -11,6 +11,7 @@ import torch
 
 from .digest import BLOCK, block_digests
 from .errors import RestoreError
+from .hyper import step_counter
 
 MASK_COUNTER = 1 << 53
 
@@ -21,9 +22,12 @@ class PointState:
         self._kinds = model.kinds
         self._counters = {}
 
-    def check(self):
-        """Raises RestoreError: STATE_MISMATCH for another model, DIGEST_MISMATCH or POINT_DAMAGED for other bytes."""
+    def check_names(self):
+        """Raises RestoreError: STATE_MISMATCH for another model."""
         self._check_names()
+
+    def check_bytes(self):
+        """Raises RestoreError: DIGEST_MISMATCH or POINT_DAMAGED for other bytes."""
         self._check_metadata()
         self._check_digests()
 
@@ -38,7 +42,9 @@ class PointState:
                 expected[name] = expected[base]
         for name in sorted(names | set(expected)):
             if name not in expected:
-                raise RestoreError("STATE_MISMATCH", "%s is in the point, not in this model and optimizer" % name,
+                frozen = name in {n for n, _ in self._model.frozen}
+                raise RestoreError("STATE_MISMATCH", "%s is trained in the point and frozen here" % name if frozen else
+                                   "%s is in the point, not in this model and optimizer" % name,
                                    remedy="build the model and the optimizer as the job did")
             if name not in names:
                 raise RestoreError("STATE_MISMATCH", "%s is in this model, not in the point" % name,
@@ -71,27 +77,19 @@ class PointState:
         if root != self._record["root"]:
             raise RestoreError("DIGEST_MISMATCH", "the record's state root is not that of its shards",
                                expected=self._record["root"], actual=root)
-        at, current, left = 0, hashlib.sha256(), 0
-        for block in self._blocks():
-            current.update(block)
-            left += 1
-            if at < len(shards) and current.digest() == shards[at]:
-                at, current, left = at + 1, hashlib.sha256(), 0
-        if at != len(shards) or left:
+        found = first_difference(shards, self._model, self._from_file)
+        if found is not None:
+            at, actual, left = found
             raise RestoreError("DIGEST_MISMATCH", "shard %d of the state is not what the record says" % at,
                                expected=shards[at].hex() if at < len(shards) else "the end of the state",
-                               actual="%s over the remaining %d blocks" % (current.hexdigest(), left),
+                               actual="%s over the remaining %d blocks" % (actual, left),
                                remedy="the bytes were damaged on the way or in the store; gradtap points verify tells")
 
-    def _blocks(self):
-        for q in self._model.parameters:
-            counter = struct.pack("<q", self._counters.get(q.index, 0))
-            columns = []
-            for kind in [None] + self._kinds:
-                name = q.name if kind is None else "%s#%s" % (q.name, kind)
-                columns.append(block_digests(self._file.tensor(name), q.order) if name in self._file.names() else None)
-            for b in range((q.numel + BLOCK - 1) // BLOCK):
-                yield b"".join(bytes(16) if c is None else struct.pack("<QQ", *c[b]) for c in columns) + counter
+    def _from_file(self, q, kind):
+        if kind == "step":
+            return self._counters.get(q.index, 0)
+        name = q.name if kind is None else "%s#%s" % (q.name, kind)
+        return self._file.tensor(name) if name in self._file.names() else None
 
     def apply(self):
         """Sets parameters and per-parameter optimizer state. Call check before."""
@@ -112,6 +110,48 @@ class PointState:
                     fresh = dict(step=_step(self._counters.get(q.index, 0), optimizer.param_groups[q.group]), **fresh)
                 if fresh:
                     optimizer.state[q.tensor] = fresh
+
+
+def first_difference(shards, model, value_of):
+    """None if the state has the digests of `shards`, else (number of the first shard that differs, digest, blocks left).
+
+    value_of(parameter, kind): tensor of the parameter (kind None) or of one of its states, None if absent; the counter
+    for kind "step". Ends of shards are where a digest fits."""
+    at, current, left = 0, hashlib.sha256(), 0
+    for q in model.parameters:
+        counter = struct.pack("<q", value_of(q, "step"))
+        values = [value_of(q, kind) for kind in [None] + model.kinds]
+        columns = [None if v is None else block_digests(v, q.order) for v in values]
+        for b in range((q.numel + BLOCK - 1) // BLOCK):
+            current.update(b"".join(bytes(16) if c is None else struct.pack("<QQ", *c[b]) for c in columns) + counter)
+            left += 1
+            if at < len(shards) and current.digest() == shards[at]:
+                at, current, left = at + 1, hashlib.sha256(), 0
+    return None if at == len(shards) and not left else (at, current.hexdigest(), left)
+
+
+def live_value(model):
+    """value_of for what model and optimizer hold now."""
+    def value_of(q, kind):
+        if kind is None:
+            return q.tensor.detach()
+        state = model.optimizer.state.get(q.tensor, {}) if q.group >= 0 else {}
+        return step_counter(state) if kind == "step" else state.get(kind)
+
+    return value_of
+
+
+def set_empty_states(model, counters):
+    """The state of parameters without elements: no shard holds it, only the counter is more than a shape."""
+    for q in model.parameters:
+        if q.name not in counters:
+            continue
+        group = model.optimizer.param_groups[q.group]
+        state = {kind: torch.empty_like(q.tensor, requires_grad=False) for kind in model.kinds
+                 if kind != "max_exp_avg_sq" or group["amsgrad"]}
+        if model.class_name != "SGD":
+            state = dict(step=_step(counters[q.name], group), **state)
+        model.optimizer.state[q.tensor] = state
 
 
 def _step(count, group):

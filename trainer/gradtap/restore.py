@@ -15,7 +15,7 @@ from .lease import NoLease, PointGone
 from .model import Model
 from .pointfile import Damaged, TensorFile
 from .pointside import PointSide, codec_json
-from .pointstate import PointState, shard_digests
+from .pointstate import PointState, first_difference, live_value, shard_digests
 from .rendezvous import Rendezvous, RendezvousError
 from .source import NoSuchJob, PointUnreadable, SourceError, open_source
 
@@ -80,9 +80,10 @@ class _Attempt:
                                                     tick))
         point_state = PointState(state, model, record)
         point_side = PointSide(side, record, self.meeting.rank, model, *self._things)
-        point_state.check()
-        tick()
+        point_state.check_names()
         point_side.check()
+        tick()
+        point_state.check_bytes()
         self.restored = Restored(record, record_digest, model, point_state, point_side, state)
 
     def hold(self, lineage, step):
@@ -362,6 +363,13 @@ class Restored:
     @property
     def extra(self):
         return self._side.extra if self._side is not None else {}
+
+    def changed_since(self, model):
+        """Reads the whole state once: a sentence if it is not that of the point any more, or None."""
+        found = first_difference(shard_digests(self.record), model, live_value(model))
+        return None if found is None else (
+            "parameters or optimizer state are not those of the restored point (shard %d): something changed them "
+            "between start and attach" % found[0])
 
     def describe(self):
         """resume_from of attach."""

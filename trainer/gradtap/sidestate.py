@@ -11,7 +11,7 @@ import sys
 
 import torch
 
-from . import codec, fixed
+from . import codec, fixed, hyper
 
 BLOB_BYTES = 16 << 20
 PYTHON_RNG_BYTES = 24 << 10
@@ -48,6 +48,7 @@ class Part:
 class SideState:
     def __init__(self, model, scheduler, scaler, extra, blob_bytes=BLOB_BYTES):
         self._model, self._blob_bytes = model, blob_bytes
+        self._empty = [q for q in model.parameters if q.numel == 0 and q.group >= 0]
         self.parts = [Part("rng.python", lambda: (random.getstate(), PYTHON_RNG_BYTES), lambda a, b: a == b),
                       Part("rng.torch", _torch_rng, torch.equal)]
         self._numpy = Part("rng.numpy", _numpy_rng, _same_numpy)
@@ -85,7 +86,11 @@ class SideState:
                     copy[key] = value if type(value) in PLAIN else codec.snapshot(value, budget, None, "." + key)
             groups.append(copy)
         absent = bytes([p.grad is None for p in self._model.tensors])
-        return {"groups": groups, "absent": absent}, 1024 * len(groups) + len(absent)
+        value = {"groups": groups, "absent": absent}
+        if self._empty:  # no shard holds a parameter without elements, so its counter travels here
+            state = self._model.optimizer.state
+            value["empty"] = {q.name: hyper.step_counter(state[q.tensor]) for q in self._empty if state.get(q.tensor)}
+        return value, 1024 * len(groups) + len(absent)
 
     def _now(self):
         parts = self.parts

@@ -15,7 +15,7 @@ import torch.distributed as dist
 
 from . import admission, backward, baseline, hyper, inventory, layout, log, probe, transforms, witness
 from .link import Link, split_endpoints
-from .messages import StepRecord, attach_body, render_layout, render_step
+from .messages import StepRecord, attach_body, common_facts, render_layout, render_step
 from .model import Model
 from .nonce import Agreement
 from .outbox import MAX_BYTES, Outbox
@@ -86,9 +86,14 @@ class Tap:
             if rank == 0:
                 agreement.decline()
             return reason
-        run_nonce = agreement.draw() if rank == 0 else agreement.learn()
+        facts = common_facts(self._model, self.step)
+        run_nonce = agreement.draw(facts) if rank == 0 else agreement.learn()
         if run_nonce is None:
             return "rank 0 is untapped"
+        if rank != 0:
+            reason = agreement.differs(facts)
+            if reason is not None:
+                return reason
         body = attach_body(self, ddp, job, run_nonce, rank, self._inventory.leaves)
         if rank == 0:
             for line in self._coverage(job, endpoint):
@@ -113,9 +118,10 @@ class Tap:
 
     def _prepare(self, ddp, scheduler, extra, endpoint, timeout_s, rank, job):
         """Everything that can refuse, before anything is announced. Returns the reason or None."""
-        reason = admission.refuse(ddp, self._optimizer, self._scaler)
+        reason = admission.refuse(ddp, self._optimizer, self._scaler) or admission.misplaced(scheduler, self._scaler)
         if reason is not None:
             return reason
+        self._schedule_left_out = scheduler is None and any("initial_lr" in g for g in self._optimizer.param_groups)
         self._rank = rank
         self._ddp = ddp
         self._model = Model(ddp.module, self._optimizer)
@@ -156,6 +162,9 @@ class Tap:
             return "resume_from was not started: call restored.start(ddp, warmup) before attach"
         if restored.ddp is not ddp:
             return "resume_from was started with another DistributedDataParallel"
+        reason = restored.changed_since(self._model)
+        if reason is not None:
+            return reason
         self.step = restored.step
         return None
 
@@ -172,6 +181,8 @@ class Tap:
             job, endpoint, count, len(self._parameters), self._class, len(self._layout.buckets))
         for line in self._inventory.lines():
             yield line
+        if self._schedule_left_out:
+            yield "  not covered  a learning-rate schedule of this optimizer: pass scheduler=, or a restart begins it anew"
 
     def _install(self, ddp):
         self._attempts = 0
@@ -261,6 +272,11 @@ class Tap:
         if [len(g["params"]) for g in self._optimizer.param_groups] != self._group_sizes:
             self._turn_off("the optimizer's parameter groups changed after attach")
             return
+        for name, p in self._model.frozen:
+            if p.requires_grad:
+                # Its gradient is reduced by nobody and its optimizer state is no part of the replica.
+                self._turn_off("parameter %s was frozen at attach and is trained now: attach a new run" % name)
+                return
         if not self._has_rebuilt and self._ddp._has_rebuilt_buckets:
             self._rebuild()
             if not self.enabled:

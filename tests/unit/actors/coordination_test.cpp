@@ -312,6 +312,12 @@ TEST_CASE("a step of two optimizer calls, and one without a collective, are held
     message->synced_backwards = 0;
     reason = GapReason::kUnwired;
   }
+  SUBCASE("reduced in another pass than the last (A3)") {
+    message->scalars.param_state.assign(message->scalars.param_state.size(), replica::ParamState::kStale);
+    for (auto& bucket : message->witness)
+      for (auto& bits : bucket.bits) bits ^= 1;
+    reason = GapReason::kUnwired;
+  }
   rig.give_ops_of(2);
   rig.give_message(message);
   CHECK(rig.gap(reason));
