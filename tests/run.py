@@ -55,6 +55,7 @@ def sharing_suites(everything):
                       1200))
     found.append(("floors", python("tests", "floors", "floors_test.py"), 30))
     found.append(("docs", python("tests", "floors", "docs_test.py"), 30))
+    found.append(("user-cases", python("tests", "floors", "user_cases_test.py"), 30))
     return found
 
 
