@@ -400,7 +400,7 @@ class Dump:
         for kind in self.kinds:
             values, at = np.fromfile(os.path.join(folder, kind + ".f32"), np.uint32), 0
             for parameter in self.meta["parameters"]:
-                if kind in parameter["absent"]:
+                if kind in parameter.get("absent", ()):
                     continue
                 self.tensors[parameter["name"], kind] = values[at:at + parameter["numel"]]
                 at += parameter["numel"]
