@@ -44,6 +44,7 @@ test: build-tests
 
 test-all: build-tests
 	@./setup.sh check
+	@./setup.sh browser || echo "without a browser the test of the live page is skipped"
 	@$(PYTHON) tests/run.py --all
 
 package: build

@@ -1,7 +1,8 @@
 #!/bin/bash
 # Installs the Debian 12 packages that are missing, and says which. Nothing to do costs a fraction of a second.
-#   ./setup.sh          everything
+#   ./setup.sh          everything but the browser
 #   ./setup.sh build    what building, testing and the demo need
+#   ./setup.sh browser  only what the test of the live page needs beyond that: Chromium, driven from Python
 #   ./setup.sh check    only the checkers: clang-19 (also compiles the mirror loss dropper), clang-tidy, clang-format
 set -u
 build_packages=(
@@ -11,13 +12,15 @@ build_packages=(
   python3 python3-torch python3-numpy
   iproute2 ethtool procps util-linux tcpdump openssl
 )
+browser_packages=(chromium chromium-driver python3-selenium fonts-dejavu-core)
 check_packages=(clang-19 libclang-rt-19-dev clang-tidy-19 clang-format-19 dpkg-dev python3-venv python3-setuptools)
 
 case "${1:-all}" in
   all) packages=("${build_packages[@]}" "${check_packages[@]}") ;;
   build) packages=("${build_packages[@]}") ;;
+  browser) packages=("${browser_packages[@]}") ;;
   check) packages=("${check_packages[@]}") ;;
-  *) sed -n '2,5s/^# \{0,1\}//p' "$0"; exit 2 ;;
+  *) sed -n '2,6s/^# \{0,1\}//p' "$0"; exit 2 ;;
 esac
 
 if ! command -v dpkg-query >/dev/null; then

@@ -19,7 +19,7 @@ namespace {
 // An idle connection holds a thread, and stop() waits for it this long; clients connect again without a loss.
 constexpr time_t kKeepAliveSeconds = 5;
 constexpr int kStartPolls = 10'000;
-// The page runs its own two scripts, speaks to this node, and is shown in no frame.
+// The page runs its own scripts, speaks to this node, and is shown in no frame.
 constexpr const char* kPagePolicy =
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; base-uri 'none'; "
     "form-action 'none'; frame-ancestors 'none'";

@@ -16,20 +16,12 @@ const MARKS_MAX = 40;
 const CELLS_MAX = 480;         // of a node's row; with more shards a cell stands for several
 const ROWS_MAX = 256;
 const RATE_MS = 5000;          // rates are taken over this time
-const STUCK_MS = 3000;         // a number that stands this long, with a reason that can stop it, has stopped
-const SLOW_MS = 12000;         // so long a passing reason may last
 const NUMBERS = ["training", "verified", "durable", "published"];
 
-// Reasons that stop a number until somebody acts, and those that come and go in normal work. All others: degraded.
-const STOPPING = new Set(["SCALARS_MISSING", "COVERAGE_HOLE", "LOST_DEFINITIVE", "CONFLICT", "WITNESS_MISMATCH", "UNWIRED",
-  "OP_AMBIGUOUS", "UNSUPPORTED", "TAP_DOWN", "OWNER_DOWN", "CLIENT_DISABLED", "STORAGE_FULL", "STORAGE_ERROR",
-  "UNKNOWN_STATE", "DIVERGED", "OBJECT_STORE_ERROR", "PUBLISH_CONFLICT"]);
-const PASSING = new Set(["NONE", "BASELINE_PENDING", "IN_FLIGHT", "LAYOUT_UNKNOWN", "FLUSH_LAG", "LOG_OFF",
-  "SIDE_STATE_MISSING", "PUBLISH_INTERVAL", "UPLOAD_LAG"]);
-const NO_MATTER = new Set(["NONE", "PUBLISH_INTERVAL", "LOG_OFF"]);  // however long they last
 const VERDICTS = {
   good: ["✓", "ALL GOOD"], degraded: ["▲", "DEGRADED"], stopped: ["■", "STOPPED"],
   waiting: ["○", "WAITING"], silent: ["✕", "NO ANSWER"],
+  unreadable: ["?", "UNREADABLE"],
 };
 
 const byId = (id) => document.getElementById(id);
@@ -37,6 +29,7 @@ const samples = [];   // {t, training, ..., level}
 const marks = [];     // {t, text, level}
 const counters = [];  // {t, nodes: {name: {frames, ...}}}
 const moved = {};     // number: when it last moved
+const seen = new Map();  // reason: since when the node gives it
 let events = [];
 let nextEvent = 0;
 let lastUptime = 0;
@@ -47,6 +40,7 @@ let known = {level: "waiting", nodes: {}, gaps: new Set(), lineage: null};
 let members = null;
 let placement = null;
 let round = 0;
+let drawn = null;  // what the charts show
 let token = "";
 try { token = sessionStorage.getItem("gradtap-token") || ""; } catch (refused) { token = ""; }
 
@@ -57,30 +51,6 @@ function element(name, className, text) {
   if (className) made.className = className;
   if (text !== undefined) made.textContent = text;
   return made;
-}
-const list = (value) => Array.isArray(value) ? value : [];
-const record = (value) => value !== null && typeof value === "object" && !Array.isArray(value) ? value : {};
-const text = (value, most = 600) => {
-  const shown = value === null || value === undefined ? "" : typeof value === "object" ? JSON.stringify(value) : String(value);
-  return shown.length > most ? shown.slice(0, most) + " …" : shown;
-};
-const number = (value) => typeof value === "number" && Number.isFinite(value) ? value : 0;
-const grouped = (value) => String(Math.round(value)).replace(/\B(?=(\d{3})+$)/g, "\u202f");
-const plural = (count, word) => `${grouped(count)} ${word}${count === 1 ? "" : "s"}`;
-function short(value) {
-  for (const [unit, size] of [["G", 1e9], ["M", 1e6], ["k", 1e4]])
-    if (value >= size) return (value / (unit === "k" ? 1e3 : size)).toFixed(1) + "\u202f" + unit;
-  return grouped(value);
-}
-function span(seconds) {
-  const s = Math.max(0, Math.round(seconds));
-  if (s < 120) return `${s} s`;
-  if (s < 7200) return `${Math.floor(s / 60)} min`;
-  return s < 172800 ? `${Math.floor(s / 3600)} h` : `${Math.floor(s / 86400)} days`;
-}
-function clock(ms) {
-  const at = new Date(ms);
-  return [at.getHours(), at.getMinutes(), at.getSeconds()].map((part) => String(part).padStart(2, "0")).join(":");
 }
 // Only what changes is written: a screen reader hears the verdict once.
 function put(target, value) { if (target.textContent !== value) target.textContent = value; }
@@ -135,7 +105,7 @@ async function askAll() {
   const job = record(list(status.jobs)[0]);
   if (round++ % 2 === 0 || known.level !== "good") {
     members = status.members ? await askIfThere("v1/nodes") : null;
-    placement = job.job ? await askIfThere(`v1/jobs/${encodeURIComponent(text(job.job))}/placement`) : null;
+    placement = job.shards ? await askIfThere(`v1/jobs/${encodeURIComponent(text(job.job))}/placement`) : null;
   }
   const fresh = list((await ask("v1/events?from=" + nextEvent)).events).map(record);
   for (const event of fresh) nextEvent = Math.max(nextEvent, number(event.seq) + 1);
@@ -151,7 +121,7 @@ async function turn() {
     silentSince = 0;
     byId("token-form").hidden = true;
     classes(byId("main"), "");
-    show(answer);
+    showOrSay(answer);
   } catch (error) {
     if (error instanceof Refused && (error.status === 401 || error.status === 403)) return askForToken();
     ++failures;
@@ -159,6 +129,16 @@ async function turn() {
     showSilence(error);
   }
   setTimeout(turn, pause);
+}
+
+function showOrSay(answer) {
+  try {
+    show(answer);
+  } catch (error) {
+    verdict("unreadable", `This page cannot show what the node says (${text(error, 200)}). Ask with gradtap status.`);
+    classes(byId("main"), "stale");
+    console.error(error);
+  }
 }
 
 function askForToken() {
@@ -210,13 +190,6 @@ function mark(t, words, level, ofNode = false) {
   if (marks.length > MARKS_MAX) marks.shift();
 }
 
-function stateOf(member, absent) {
-  if (member.membership === "out") return "removed";
-  if (member.state === "down" || absent.has(text(member.name))) return "absent";
-  if (member.membership === "draining") return "draining";
-  return member.state === "syncing" ? "catching up" : "present";
-}
-
 // The members with what each says of itself; a node alone is its only member.
 function nodesOf(status) {
   const absent = new Set(list(status.absent).map((name) => text(name)));
@@ -231,56 +204,17 @@ function nodesOf(status) {
   });
 }
 
-// {level, sentence, notes, gaps}: the worst of everything, in words that change only when the matter does.
-function judge(status, job, nodes, now) {
-  const causes = {stopped: [], degraded: []};
-  const notes = list(status.warnings).concat(list(job.warnings)).map((w) => text(w, 300));
-  const stage = (reason) => reason <= 20 ? "verified" : reason <= 25 ? "durable" : "published";
-  const stands = (which) => now - (moved[which] || now);
-  const training = number(job.training);
-  const gaps = list(job.gaps).map(record).map((gap) => {
-    const name = text(gap.name, 60), which = stage(number(gap.reason));
-    const still = stands(which), behind = training > number(job[which]);
-    let level = "degraded";
-    if (STOPPING.has(name)) level = job.state === "refused" || still >= STUCK_MS ? "stopped" : "degraded";
-    else if (PASSING.has(name))
-      level = !NO_MATTER.has(name) && behind && still >= SLOW_MS ? "degraded" : "good";
-    if (level !== "good") causes[level].push(level === "stopped" ? `${which} stands at step ${number(job[which])}: ${name}` : name);
-    return {...gap, name, level, which};
-  });
-  if (job.state === "held" && !causes.stopped.length && stands("verified") >= STUCK_MS)
-    causes.stopped.push(`verified is held at step ${number(job.verified)}`);
-  const is = (state) => nodes.filter((node) => node.state === state).map((node) => node.name);
-  const away = is("absent"), coming = is("catching up"), leaving = is("draining");
-  if (away.length) causes.degraded.unshift(`${away.join(", ")} ${away.length === 1 ? "is" : "are"} absent`);
-  if (coming.length) causes.degraded.push(`${coming.join(", ")} ${coming.length === 1 ? "is" : "are"} catching up`);
-  if (leaving.length) notes.push(`${leaving.join(", ")} ${leaving.length === 1 ? "is" : "are"} being drained`);
-  const names = new Set(nodes.map((node) => node.name));
-  for (const who of list(status.absent)) if (!names.has(text(who))) causes.degraded.push(`${text(who, 80)} of this node does not answer`);
-  const unattached = !job.lineage && job.state === "unattached";
-  let level = causes.stopped.length ? "stopped" : causes.degraded.length ? "degraded" : "good";
-  let sentence = causes.stopped.concat(causes.degraded).join("; ") + ".";
-  if (level === "stopped") sentence = `Training goes on, its replica does not: ${sentence}`;
-  if (job.state === "refused") sentence = "The job trains without protection: it was refused at attach.";
-  if (level === "degraded") sentence = `The replica goes on, with less in reserve: ${sentence}`;
-  if (level === "good") sentence = "The replica follows training, every node is there.";
-  if (level === "good" && job.state !== "tracking") {
-    level = "waiting";
-    sentence = unattached || !job.state ? "No job is attached." : `The job is attaching (${text(job.state, 60)}).`;
-  }
-  if (level === "degraded" && unattached) sentence = `No job is attached; ${causes.degraded.join("; ")}.`;
-  return {level, sentence, notes, gaps};
-}
-
 // Notes when a number moved, when nodes and reasons came and went.
 function watch(job, nodes, now) {
   if (known.lineage !== null && job.lineage && known.lineage !== job.lineage) {
-    samples.length = 0;  // steps count within a lineage
     mark(now, `lineage ${number(job.lineage)}`, "good");
   }
   if (job.lineage) known.lineage = job.lineage;
   const last = samples[samples.length - 1] || {};
   for (const which of NUMBERS) if (last[which] !== number(job[which]) || !moved[which]) moved[which] = now;
+  const given = new Set(list(job.gaps).slice(0, GAPS_MAX).map((gap) => text(record(gap).name, 80)));
+  for (const name of given) if (!seen.has(name)) seen.set(name, now);
+  for (const name of [...seen.keys()]) if (!given.has(name)) seen.delete(name);
   for (const node of nodes) {
     const before = known.nodes[node.name];
     if (before && before !== node.state)
@@ -307,7 +241,8 @@ function remember(job, gaps, level, now) {
 function show({status, job, now, freshEvents}) {
   const nodes = nodesOf(status);
   watch(job, nodes, now);
-  const judged = judge(status, job, nodes, now);
+  const rate = rateOf("training", now, HISTORY_MS);
+  const judged = judge(status, job, nodes, {moved, seen, stepMs: rate > 0 ? 1000 / rate : 0, now});
   remember(job, judged.gaps, judged.level, now);
   verdict(judged.level, judged.sentence);
   put(byId("job"), job.job ? `job ${text(job.job, 80)}` + (job.lineage ? `, lineage ${number(job.lineage)}` : "") : "no job");
@@ -318,6 +253,7 @@ function show({status, job, now, freshEvents}) {
   showNumbers(job, now);
   showNotes(judged.notes);
   showReasons(judged.gaps, judged.level);
+  drawn = {job, now};
   drawCharts(job, now);
   showNodes(status, nodes);
   showShards(nodes);
@@ -343,8 +279,9 @@ function showNumbers(job, now) {
     : rate > 0 ? `newest step, ${rate >= 1 ? rate.toFixed(1) + " steps/s" : (60 * rate).toFixed(1) + " steps/min"}` : "newest step seen");
 }
 
-function rateOf(which, now) {
-  const old = samples.find((sample) => now - sample.t <= 15000), last = samples[samples.length - 1];
+// Steps a second.
+function rateOf(which, now, over = 15000) {
+  const old = samples.find((sample) => now - sample.t <= over), last = samples[samples.length - 1];
   return old && last && last.t > old.t ? (last[which] - old[which]) / ((last.t - old.t) / 1000) : 0;
 }
 
@@ -355,12 +292,12 @@ function showNotes(notes) {
 }
 
 function showReasons(gaps, level) {
-  const shown = gaps.filter((gap) => gap.name !== "NONE").slice(0, 12);
+  const shown = gaps.filter((gap) => gap.name !== "NONE");
   byId("why").hidden = !shown.some((gap) => gap.level !== "good");
   classes(byId("why"), "panel why " + level);
   replace(byId("reasons"), shown.map((gap) => {
     const item = element("li"), name = element("div", "name", gap.name + " ");
-    name.append(element("span", "since", `${gap.which} waits, since step ${number(gap.since_step)}`));
+    name.append(element("span", "since", `concerns ${gap.which}, since step ${number(gap.since_step)}`));
     item.append(name);
     const known = Object.prototype.hasOwnProperty.call(REASONS, gap.name) ? REASONS[gap.name] : null;
     const line = (label, words, className) => {
@@ -459,8 +396,8 @@ function showHandoffs() {
   for (const {shard, holder} of waiting.slice(0, 6))
     lines.push(holder.role === "releasing"
       ? `shard ${shard} leaves ${text(holder.node, 80)}` + (holder.waits_for ? `: waits for ${text(holder.waits_for, 120)}` : "")
-      : `shard ${shard} comes to ${text(holder.node, 80)}` + (typeof holder.version === "number" ? `, at step ${holder.version}` : "") +
-        (holder.live === false ? ", which is absent" : ""));
+      : `shard ${shard} ${holder.live === false ? "waits for" : "comes to"} ${text(holder.node, 80)}` +
+        (typeof holder.version === "number" ? `, it has step ${holder.version}` : ""));
   if (waiting.length > 6) lines.push(`and ${waiting.length - 6} more`);
   if (!waiting.length) lines.push("none under way");
   for (const member of list(record(members).members).map(record))
@@ -471,7 +408,7 @@ function showHandoffs() {
 
 // The counters of a node's receive queues and assemblers, added up.
 function countersOf(report) {
-  const sum = {flows: 0, anchored: 0, suspect: 0, frames: 0, holes: 0, dropped: 0, conflicts: 0, peers: 0};
+  const sum = {flows: 0, anchored: 0, idle: 0, suspect: 0, frames: 0, holes: 0, dropped: 0, conflicts: 0, peers: 0};
   for (const [who, body] of Object.entries(record(record(report).actors))) {
     const part = record(body);
     if (who.startsWith("ingress.")) {
@@ -481,10 +418,11 @@ function countersOf(report) {
         if (state === "FOREIGN" || state === "CLOSED") continue;
         ++sum.flows;
         if (state === "ANCHORED") ++sum.anchored;
+        if (state === "ROLE" || state === "NEW") ++sum.idle;
         if (state === "SUSPECT") ++sum.suspect;
       }
       sum.frames += number(part.frames);
-      sum.holes += Math.max(0, number(decoder.header_holes) - number(decoder.harmless_holes)) + number(decoder.lost_parses);
+      sum.holes += number(decoder.gap_frames) + number(decoder.lost_parses);
       sum.dropped += number(part.dropped_without_credit_segments) + number(part.oversized) + number(decoder.dropped_bytes ? 1 : 0);
       for (const [kind, count] of Object.entries(record(part.drops)))
         if (!kind.startsWith("not_")) sum.dropped += number(count);
@@ -506,7 +444,7 @@ function showFlows(nodes, now) {
     row.dataset.node = name;
     row.append(cell("", name, "name"));
     if (!report) {
-      row.append(cell("flows", "–"), cell("frames", "–"), cell("holes in the mirror", "–"), cell("dropped by the node", "–"), cell("conflicts", "–"), cell("from peers", "–"));
+      row.append(cell("flows", "–"), cell("frames", "–"), cell("frames after a hole", "–"), cell("dropped by the node", "–"), cell("conflicts", "–"), cell("from peers", "–"));
       return row;
     }
     const rate = (key) => before && seconds > 0.5 && sum[key] >= before[key] ? (sum[key] - before[key]) / seconds : 0;
@@ -516,8 +454,9 @@ function showFlows(nodes, now) {
       made.dataset.key = key;
       return made;
     };
-    row.append(cell("flows", `${sum.anchored} of ${sum.flows} followed`, "", sum.suspect ? `${sum.suspect} suspect` : ""));
-    row.append(counted("frames", "frames", ""), counted("holes in the mirror", "holes", "now"), counted("dropped by the node", "dropped", "bad"),
+    row.append(cell("flows", `${sum.anchored} followed`, "",
+      [sum.idle ? `${sum.idle} without data yet` : "", sum.suspect ? `${sum.suspect} suspect` : ""].filter(Boolean).join(", ")));
+    row.append(counted("frames", "frames", ""), counted("frames after a hole", "holes", "now"), counted("dropped by the node", "dropped", "bad"),
       counted("conflicts", "conflicts", "bad"), counted("from peers", "peers", ""));
     return row;
   }));
@@ -545,89 +484,20 @@ function showEvents() {
 
 // ---- drawing
 
-function svg(parent, name, attributes, words) {
-  const made = document.createElementNS(parent.namespaceURI, name);
-  for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
-  if (words !== undefined) made.textContent = words;
-  parent.append(made);
-  return made;
-}
-
-function niceStep(range, parts) {
-  const raw = Math.max(1, range / parts), power = 10 ** Math.floor(Math.log10(raw));
-  return [1, 2, 5, 10].map((f) => f * power).find((step) => step >= raw);
-}
-
-// Lines of `series` over the last `windowMs`; {name, of(sample), fill}.
-function draw(chart, series, now, windowMs, {low, withMarks}) {
-  const width = Math.max(240, chart.clientWidth), height = Math.max(60, chart.clientHeight);
-  const left = 44, right = 8, top = withMarks ? 18 : 6, bottom = 20;
-  chart.setAttribute("viewBox", `0 0 ${width} ${height}`);
-  chart.replaceChildren();
-  const shown = samples.filter((sample) => now - sample.t <= windowMs + 2000);
-  let least = Infinity, most = -Infinity;
-  for (const sample of shown) for (const one of series) { least = Math.min(least, one.of(sample)); most = Math.max(most, one.of(sample)); }
-  if (!shown.length) { least = 0; most = 1; }
-  if (low !== undefined) least = low;
-  const step = niceStep(Math.max(most - least, low !== undefined ? 4 : 8), height > 120 ? 4 : 2);
-  const floor = Math.floor(least / step) * step, ceiling = Math.max(floor + step, Math.ceil(most / step) * step);
-  const x = (t) => left + (width - left - right) * Math.max(0, 1 - (now - t) / windowMs);
-  const y = (value) => top + (height - top - bottom) * (1 - (value - floor) / (ceiling - floor));
-  for (let value = floor; value <= ceiling; value += step) {
-    svg(chart, "line", {class: "grid", x1: left, x2: width - right, y1: y(value), y2: y(value)});
-    svg(chart, "text", {x: left - 6, y: y(value) + 4, "text-anchor": "end"}, short(value));
-  }
-  const parts = width < 420 ? 2 : 4;
-  for (let part = 0; part <= parts; ++part) {
-    const ago = windowMs * (1 - part / parts);
-    svg(chart, "text", {x: x(now - ago), y: height - 7, "text-anchor": part === parts ? "end" : part ? "middle" : "start"},
-      part === parts ? "now" : ago >= 60000 && ago % 60000 === 0 ? `−${ago / 60000} min` : `−${Math.round(ago / 1000)} s`);
-  }
-  // When it was not good: a thin strip on the time axis, thicker where it had stopped.
-  for (let i = 0; i + 1 < shown.length; ++i) {
-    const {level} = shown[i];
-    if (level === "degraded" || level === "stopped")
-      svg(chart, "rect", {class: "strip " + level, x: x(shown[i].t), width: Math.max(0.5, x(shown[i + 1].t) - x(shown[i].t)) + 0.3,
-        y: height - bottom + 1, height: level === "stopped" ? 5 : 2.5});
-  }
-  for (const one of series) {
-    const points = shown.map((sample) => `${x(sample.t).toFixed(1)} ${y(one.of(sample)).toFixed(1)}`);
-    if (!points.length) continue;
-    if (one.fill) svg(chart, "path", {class: "fill " + one.name, d: `M${x(shown[0].t)} ${y(floor)}L${points.join("L")}L${x(shown[shown.length - 1].t)} ${y(floor)}Z`});
-    svg(chart, "path", {class: "line " + one.name, d: "M" + points.join("L")});
-  }
-  // Newest first; a label that finds no room is left out, its line stays. Of those of one moment a node's says most.
-  let free = width - right;
-  const moments = [];
-  for (const one of marks.filter((m) => now - m.t <= windowMs)) {
-    const last = moments[moments.length - 1];
-    if (last && one.t - last.t < 3000) { if (one.ofNode && !last.ofNode) moments[moments.length - 1] = {...one, t: last.t}; } else moments.push(one);
-  }
-  for (const {t, text: words, level} of moments.reverse()) {
-    const at = x(t), color = {stopped: "var(--bad)", degraded: "var(--warn)", good: "var(--good)"}[level];
-    const line = svg(chart, "line", {class: "mark", x1: at, x2: at, y1: withMarks ? 4 : top, y2: height - bottom});
-    line.style.setProperty("--mark", color);
-    if (!withMarks) continue;
-    const label = svg(chart, "text", {class: "mark-text", x: at + 4, y: 13}, words);
-    const wide = label.getComputedTextLength() + 10;
-    if (at + wide > free) {
-      if (at - wide > left && at <= free + 0.5) { label.setAttribute("x", at - 4); label.setAttribute("text-anchor", "end"); free = at - wide; } else label.remove();
-    } else free = at;
-  }
-}
-
 function drawCharts(job, now) {
   const age = samples.length ? now - samples[0].t : 0;
   const minutes = [0.5, 1, 1.5, 2, 3, 4, 5, 6, 8, 10].find((m) => age <= m * 60000) || 10;
   put(byId("window"), minutes < 2 ? `the last ${60 * minutes} seconds` : `the last ${minutes} minutes`);
-  draw(byId("steps-chart"), NUMBERS.map((name) => ({name, of: (sample) => sample[name]})), now, minutes * 60000, {withMarks: true});
-  draw(byId("lag-chart"), [
+  const common = {samples, marks, now, windowMs: minutes * 60000};
+  draw(byId("steps-chart"), {...common, withMarks: true, series: NUMBERS.map((name) => ({name, of: (sample) => sample[name]}))});
+  draw(byId("lag-chart"), {...common, low: 0, series: [
     {name: "published", of: (sample) => sample.training - sample.published, fill: true},
-    {name: "verified", of: (sample) => sample.training - sample.verified},
-  ], now, minutes * 60000, {low: 0});
+    {name: "verified", of: (sample) => sample.training - sample.verified}]});
   const training = number(job.training), verified = training - number(job.verified), published = training - number(job.published);
   put(byId("lag"), job.lineage ? `verified ${verified}, published ${published}` : "");
   byId("lag-chart").setAttribute("aria-label", `Lag over time; now verified is ${verified} and published ${published} steps behind training`);
 }
 
+window.addEventListener("resize", () => { if (drawn) drawCharts(drawn.job, drawn.now); });
+document.addEventListener("visibilitychange", () => { if (drawn && !document.hidden) drawCharts(drawn.job, drawn.now); });
 turn();

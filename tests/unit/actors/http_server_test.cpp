@@ -341,6 +341,9 @@ TEST_CASE("the live page is served as it stands in its folder, with headers that
       {"/", {"index.html", "text/html; charset=utf-8"}},
       {"/page.css", {"page.css", "text/css; charset=utf-8"}},
       {"/page.js", {"page.js", "text/javascript; charset=utf-8"}},
+      {"/words.js", {"words.js", "text/javascript; charset=utf-8"}},
+      {"/judge.js", {"judge.js", "text/javascript; charset=utf-8"}},
+      {"/charts.js", {"charts.js", "text/javascript; charset=utf-8"}},
       {"/reasons.js", {"reasons.js", "text/javascript; charset=utf-8"}},
       {"/icon.svg", {"icon.svg", "image/svg+xml"}}};
   for (const auto& [path, file] : files) {
