@@ -7,6 +7,7 @@
 #include "apps/commands/ca_command.h"
 #include "apps/commands/capacity_command.h"
 #include "apps/commands/commands.h"
+#include "apps/commands/doctor_command.h"
 #include "apps/commands/generate_command.h"
 #include "apps/commands/nodes_command.h"
 #include "apps/commands/points_command.h"
@@ -152,6 +153,16 @@ int main(int argc, char** argv) {
       plan_command->add_subcommand("capacity", "does a job fit, what binds, how many nodes (docs/capacity.md)");
   capacity_flags(capacity_command, planned);
 
+  DoctorOptions doctor_options;
+  auto* doctor_command = app.add_subcommand("doctor",
+                                            "can this machine be the node of a configuration: each check with a "
+                                            "verdict and a remedy");
+  doctor_command->add_option("--config", doctor_options.config, "node configuration (TOML)")->required();
+  doctor_command->add_option("--seconds", doctor_options.seconds, "how long to listen to the mirror")
+      ->check(CLI::Range(1U, 600U))
+      ->capture_default_str();
+  doctor_command->add_flag("--json", doctor_options.json, "machine-readable output");
+
   CaOptions ca_options;
   auto* ca_command = app.add_subcommand("ca", "certificates of the node link (docs/security.md)");
   ca_flags(ca_command, ca_options);
@@ -270,6 +281,7 @@ int main(int argc, char** argv) {
     return export_state(common, *point.step, out_file, optimizer);
   }
   if (*capacity_command) return plan_capacity(planned);
+  if (*doctor_command) return doctor(doctor_options);
   if (*generate_command) return generate(generated);
   if (*ca_command) return ca(ca_options);
   return inspect(inspect_options);

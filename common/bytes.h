@@ -23,6 +23,11 @@ template <class T>
 }
 
 template <class T>
+inline void store_le(std::uint8_t* p, T value) {
+  std::memcpy(p, &value, sizeof value);
+}
+
+template <class T>
 [[nodiscard]] inline T load_be(const std::uint8_t* p) {
   T value = 0;
   for (std::size_t i = 0; i < sizeof(T); ++i) value = static_cast<T>(static_cast<std::uint64_t>(value) << 8 | p[i]);

@@ -2,15 +2,10 @@
 
 #include <algorithm>
 
+#include "dataplane/divide.h"
+
 namespace gradtap::dataplane {
 namespace {
-
-constexpr std::uint64_t divide_up(std::uint64_t a, std::uint64_t b) {
-  return (a + b - 1) / b;
-}
-constexpr std::uint64_t round_up(std::uint64_t a, std::uint64_t b) {
-  return divide_up(a, b) * b;
-}
 
 // The filled segments among `length` consecutive ones (mod `cut.segments`) from `first`, as at most two runs.
 struct CyclicRun {

@@ -13,7 +13,7 @@
 namespace gradtap::dataplane {
 namespace {
 
-constexpr std::size_t kMaxDumpErrors = 16;
+constexpr std::size_t kNcclDumpErrorsMax = 16;
 
 std::vector<Interval> in_elements(const std::vector<Interval>& bytes, std::uint32_t element_bytes, bool whole) {
   std::vector<Interval> elements;
@@ -200,7 +200,7 @@ void NcclAssembly::close(const OpName& name, Op& op) {
       std::memset(&op.bytes[range.begin], 0, range.length());
     file.write(reinterpret_cast<const char*>(op.bytes.data()), static_cast<std::streamsize>(op.bytes.size()));
     file.close();
-    if (!file && dump_errors_.size() < kMaxDumpErrors) dump_errors_.push_back("cannot write " + path);
+    if (!file && dump_errors_.size() < kNcclDumpErrorsMax) dump_errors_.push_back("cannot write " + path);
   }
   held_bytes_ -= op.bytes.size();
   op.bytes = {};

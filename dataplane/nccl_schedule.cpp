@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "dataplane/divide.h"
+
 namespace gradtap::dataplane {
 namespace {
 
@@ -14,13 +16,6 @@ constexpr std::uint64_t kLlThreshold = 8;          // bytes a thread, times rank
 constexpr std::uint64_t kSimpleThreshold = 64;
 constexpr std::uint64_t kMinTraffic = 16ULL << 10;  // MinTrafficPerChannel, from 2.22
 constexpr std::uint64_t kLlTrafficFactor = 4;
-
-constexpr std::uint64_t divide_up(std::uint64_t a, std::uint64_t b) {
-  return (a + b - 1) / b;
-}
-constexpr std::uint64_t round_up(std::uint64_t a, std::uint64_t b) {
-  return divide_up(a, b) * b;
-}
 
 bool counts_bytes(NcclCollective collective) {
   return collective != NcclCollective::kAllReduce;

@@ -15,7 +15,7 @@ constexpr std::uint32_t kSimplePacket = 3;
 constexpr std::uint32_t kEnhancedPacket = 6;
 constexpr std::uint32_t kByteOrderMagic = 0x1a2b3c4d;
 constexpr std::size_t kBlockFrameBytes = 12;  // type and both lengths
-constexpr std::uint16_t kLinkEthernet = 1;
+constexpr std::uint16_t kPcapngEthernet = 1;
 constexpr std::uint16_t kOptionEnd = 0;
 constexpr std::uint16_t kOptionResolution = 9;
 constexpr std::uint16_t kOptionOffset = 14;
@@ -146,7 +146,7 @@ Result<bool> PcapngWalker::read_packet(const Block& block, CaptureRecord& record
   if (captured > body.size() - header) return malformed(block.offset, "record is longer than its block");
   record.bytes = body.subspan(header, captured);
   record.interface = static_cast<std::uint32_t>(section_begin_ + number);
-  if (interface.link == kLinkEthernet) return true;
+  if (interface.link == kPcapngEthernet) return true;
   ++skipped_records_;
   return false;
 }

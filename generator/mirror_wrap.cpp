@@ -8,7 +8,7 @@ namespace gradtap::generator {
 namespace {
 
 constexpr std::size_t kMacsBytes = 12;
-constexpr std::size_t kIpv4Bytes = 20;
+constexpr std::size_t kOuterIpv4Bytes = 20;
 constexpr std::uint16_t kVlanTag = 0x8100;
 constexpr std::uint16_t kServiceTag = 0x88a8;
 constexpr std::uint16_t kGreEthernet = 0x6558;
@@ -23,14 +23,14 @@ void put_outer_ip(const WrapConfig& config, std::uint8_t protocol, std::size_t p
   put(to, dataplane::kEtherIpv4);
   const std::size_t begin = to.size();
   put<std::uint16_t>(to, 0x4500);
-  put(to, static_cast<std::uint16_t>(kIpv4Bytes + payload_bytes));
+  put(to, static_cast<std::uint16_t>(kOuterIpv4Bytes + payload_bytes));
   put<std::uint32_t>(to, 0x00004000);
   put<std::uint8_t>(to, 64);
   put(to, protocol);
   put<std::uint16_t>(to, 0);
   put(to, config.source_ip);
   put(to, config.target_ip);
-  const auto sum = dataplane::ones_complement_sum(ByteSpan(to).subspan(begin, kIpv4Bytes));
+  const auto sum = dataplane::ones_complement_sum(ByteSpan(to).subspan(begin, kOuterIpv4Bytes));
   store_be(to.data() + begin + 10, static_cast<std::uint16_t>(~sum));
 }
 

@@ -2,16 +2,9 @@
 
 #include <bit>
 
+#include "recovery/append_le.h"
+
 namespace gradtap::recovery {
-
-namespace {
-
-template <class T>
-void put(std::string& out, T value) {
-  for (std::size_t i = 0; i < sizeof(T); ++i) out.push_back(static_cast<char>(value >> (8 * i) & 0xFF));
-}
-
-}  // namespace
 
 PickleWriter::PickleWriter() : out_("\x80\x02") {}
 
@@ -54,30 +47,30 @@ void PickleWriter::end_tuple() {
 
 void PickleWriter::text(std::string_view value) {
   out_ += 'X';
-  put(out_, static_cast<std::uint32_t>(value.size()));
+  append_le(out_, static_cast<std::uint32_t>(value.size()));
   out_ += value;
 }
 
 void PickleWriter::integer(std::uint64_t value) {
   if (value < 1U << 8) {
     out_ += 'K';
-    put(out_, static_cast<std::uint8_t>(value));
+    append_le(out_, static_cast<std::uint8_t>(value));
   } else if (value < 1U << 16) {
     out_ += 'M';
-    put(out_, static_cast<std::uint16_t>(value));
+    append_le(out_, static_cast<std::uint16_t>(value));
   } else if (value < 1U << 31) {
     out_ += 'J';
-    put(out_, static_cast<std::uint32_t>(value));
+    append_le(out_, static_cast<std::uint32_t>(value));
   } else {
     out_ += "\x8a\x08";
-    put(out_, value);
+    append_le(out_, value);
   }
 }
 
 void PickleWriter::signed_integer(std::int64_t value) {
   if (value >= 0) return integer(static_cast<std::uint64_t>(value));
   out_ += "\x8a\x08";
-  put(out_, static_cast<std::uint64_t>(value));
+  append_le(out_, static_cast<std::uint64_t>(value));
 }
 
 void PickleWriter::real(double value) {

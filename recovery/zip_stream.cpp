@@ -2,6 +2,8 @@
 
 #include <array>
 
+#include "recovery/append_le.h"
+
 namespace gradtap::recovery {
 
 namespace {
@@ -30,11 +32,6 @@ constexpr auto kTables = [] {
     for (std::size_t b = 0; b < 256; ++b) tables[k][b] = tables[k - 1][b] >> 8 ^ tables[0][tables[k - 1][b] & 0xFF];
   return tables;
 }();
-
-template <class T>
-void put(std::string& out, T value) {
-  for (std::size_t i = 0; i < sizeof(T); ++i) out.push_back(static_cast<char>(value >> (8 * i) & 0xFF));
-}
 
 }  // namespace
 
@@ -66,29 +63,29 @@ Status ZipStream::open(std::string_view name, std::uint64_t bytes, std::uint32_t
   Member member{std::string(name), position_, bytes, crc, described_after};
   std::string extra;
   if (zip64) {
-    put(extra, kExtraZip64);
-    put(extra, std::uint16_t{16});
-    put(extra, described_after ? std::uint64_t{0} : bytes);
-    put(extra, described_after ? std::uint64_t{0} : bytes);
+    append_le(extra, kExtraZip64);
+    append_le(extra, std::uint16_t{16});
+    append_le(extra, described_after ? std::uint64_t{0} : bytes);
+    append_le(extra, described_after ? std::uint64_t{0} : bytes);
   }
   const std::uint64_t before = position_ + kLocalHeaderBytes + name.size() + extra.size() + 4;
   const std::uint64_t padding = (kAlignment - before % kAlignment) % kAlignment;
-  put(extra, kExtraPadding);
-  put(extra, static_cast<std::uint16_t>(padding));
+  append_le(extra, kExtraPadding);
+  append_le(extra, static_cast<std::uint16_t>(padding));
   extra.append(padding, 'Z');
 
   std::string header = "PK\x03\x04";
-  put(header, zip64 ? kVersionZip64 : kVersionPlain);
-  put(header, static_cast<std::uint16_t>(kFlagUtf8 | (described_after ? kFlagDescriptor : 0)));
-  put(header, std::uint16_t{0});  // stored
-  put(header, std::uint16_t{0});
-  put(header, kDate1980);
+  append_le(header, zip64 ? kVersionZip64 : kVersionPlain);
+  append_le(header, static_cast<std::uint16_t>(kFlagUtf8 | (described_after ? kFlagDescriptor : 0)));
+  append_le(header, std::uint16_t{0});  // stored
+  append_le(header, std::uint16_t{0});
+  append_le(header, kDate1980);
   const std::uint32_t size = zip64 ? kMask32 : described_after ? 0 : static_cast<std::uint32_t>(bytes);
-  put(header, crc);
-  put(header, size);
-  put(header, size);
-  put(header, static_cast<std::uint16_t>(name.size()));
-  put(header, static_cast<std::uint16_t>(extra.size()));
+  append_le(header, crc);
+  append_le(header, size);
+  append_le(header, size);
+  append_le(header, static_cast<std::uint16_t>(name.size()));
+  append_le(header, static_cast<std::uint16_t>(extra.size()));
   members_.push_back(std::move(member));
   written_ = 0;
   return emit(header + std::string(name) + extra);
@@ -120,13 +117,13 @@ Status ZipStream::end() {
     return fail(ErrorCode::kOutOfRange, "a member gets fewer bytes than announced", member.name,
                 std::to_string(member.bytes), std::to_string(written_));
   std::string descriptor = "PK\x07\x08";
-  put(descriptor, member.crc);
+  append_le(descriptor, member.crc);
   if (member.bytes >= zip64_from_) {
-    put(descriptor, member.bytes);
-    put(descriptor, member.bytes);
+    append_le(descriptor, member.bytes);
+    append_le(descriptor, member.bytes);
   } else {
-    put(descriptor, static_cast<std::uint32_t>(member.bytes));
-    put(descriptor, static_cast<std::uint32_t>(member.bytes));
+    append_le(descriptor, static_cast<std::uint32_t>(member.bytes));
+    append_le(descriptor, static_cast<std::uint32_t>(member.bytes));
   }
   return emit(descriptor);
 }
@@ -138,31 +135,31 @@ Status ZipStream::finish() {
     const bool zip64 = member.bytes >= zip64_from_ || member.offset >= zip64_from_;
     std::string extra;
     if (zip64) {
-      put(extra, kExtraZip64);
-      put(extra, std::uint16_t{24});
-      put(extra, member.bytes);
-      put(extra, member.bytes);
-      put(extra, member.offset);
+      append_le(extra, kExtraZip64);
+      append_le(extra, std::uint16_t{24});
+      append_le(extra, member.bytes);
+      append_le(extra, member.bytes);
+      append_le(extra, member.offset);
     }
     const std::uint16_t version = zip64 ? kVersionZip64 : kVersionPlain;
     const std::uint32_t size = zip64 ? kMask32 : static_cast<std::uint32_t>(member.bytes);
     std::string entry = "PK\x01\x02";
-    put(entry, version);
-    put(entry, version);
-    put(entry, static_cast<std::uint16_t>(kFlagUtf8 | (member.described_after ? kFlagDescriptor : 0)));
-    put(entry, std::uint16_t{0});
-    put(entry, std::uint16_t{0});
-    put(entry, kDate1980);
-    put(entry, member.crc);
-    put(entry, size);
-    put(entry, size);
-    put(entry, static_cast<std::uint16_t>(member.name.size()));
-    put(entry, static_cast<std::uint16_t>(extra.size()));
-    put(entry, std::uint16_t{0});  // comment
-    put(entry, std::uint16_t{0});  // disk
-    put(entry, std::uint16_t{0});  // internal attributes
-    put(entry, std::uint32_t{0});  // external attributes
-    put(entry, zip64 ? kMask32 : static_cast<std::uint32_t>(member.offset));
+    append_le(entry, version);
+    append_le(entry, version);
+    append_le(entry, static_cast<std::uint16_t>(kFlagUtf8 | (member.described_after ? kFlagDescriptor : 0)));
+    append_le(entry, std::uint16_t{0});
+    append_le(entry, std::uint16_t{0});
+    append_le(entry, kDate1980);
+    append_le(entry, member.crc);
+    append_le(entry, size);
+    append_le(entry, size);
+    append_le(entry, static_cast<std::uint16_t>(member.name.size()));
+    append_le(entry, static_cast<std::uint16_t>(extra.size()));
+    append_le(entry, std::uint16_t{0});  // comment
+    append_le(entry, std::uint16_t{0});  // disk
+    append_le(entry, std::uint16_t{0});  // internal attributes
+    append_le(entry, std::uint32_t{0});  // external attributes
+    append_le(entry, zip64 ? kMask32 : static_cast<std::uint32_t>(member.offset));
     GRADTAP_TRY(emit(entry + member.name + extra));
   }
   const std::uint64_t directory = position_ - start;
@@ -171,28 +168,28 @@ Status ZipStream::finish() {
   const bool zip64 = start >= zip64_from_ || directory >= zip64_from_ || count >= kMask16;
   if (zip64) {
     tail += "PK\x06\x06";
-    put(tail, std::uint64_t{44});  // bytes that follow
-    put(tail, kVersionZip64);
-    put(tail, kVersionZip64);
-    put(tail, std::uint32_t{0});
-    put(tail, std::uint32_t{0});
-    put(tail, count);
-    put(tail, count);
-    put(tail, directory);
-    put(tail, start);
+    append_le(tail, std::uint64_t{44});  // bytes that follow
+    append_le(tail, kVersionZip64);
+    append_le(tail, kVersionZip64);
+    append_le(tail, std::uint32_t{0});
+    append_le(tail, std::uint32_t{0});
+    append_le(tail, count);
+    append_le(tail, count);
+    append_le(tail, directory);
+    append_le(tail, start);
     tail += "PK\x06\x07";
-    put(tail, std::uint32_t{0});
-    put(tail, position_);
-    put(tail, std::uint32_t{1});
+    append_le(tail, std::uint32_t{0});
+    append_le(tail, position_);
+    append_le(tail, std::uint32_t{1});
   }
   tail += "PK\x05\x06";
-  put(tail, std::uint16_t{0});
-  put(tail, std::uint16_t{0});
-  put(tail, zip64 ? kMask16 : static_cast<std::uint16_t>(count));
-  put(tail, zip64 ? kMask16 : static_cast<std::uint16_t>(count));
-  put(tail, zip64 ? kMask32 : static_cast<std::uint32_t>(directory));
-  put(tail, zip64 ? kMask32 : static_cast<std::uint32_t>(start));
-  put(tail, std::uint16_t{0});
+  append_le(tail, std::uint16_t{0});
+  append_le(tail, std::uint16_t{0});
+  append_le(tail, zip64 ? kMask16 : static_cast<std::uint16_t>(count));
+  append_le(tail, zip64 ? kMask16 : static_cast<std::uint16_t>(count));
+  append_le(tail, zip64 ? kMask32 : static_cast<std::uint32_t>(directory));
+  append_le(tail, zip64 ? kMask32 : static_cast<std::uint32_t>(start));
+  append_le(tail, std::uint16_t{0});
   return emit(tail);
 }
 

@@ -31,7 +31,7 @@ std::string_view cut(std::string_view& text, char end) {
   return part;
 }
 
-bool number(std::string_view text, std::uint64_t& out) {
+bool read_number(std::string_view text, std::uint64_t& out) {
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), out);
   return error == std::errc{} && end == text.data() + text.size();
 }
@@ -39,12 +39,12 @@ bool number(std::string_view text, std::uint64_t& out) {
 bool parse_calls(std::string_view text, Fault& fault) {
   if (text.ends_with('+')) {
     fault.last = ~std::uint64_t{0};
-    return number(text.substr(0, text.size() - 1), fault.first) && fault.first > 0;
+    return read_number(text.substr(0, text.size() - 1), fault.first) && fault.first > 0;
   }
   const std::string_view first = cut(text, '-');
-  if (!number(first, fault.first)) return false;
+  if (!read_number(first, fault.first)) return false;
   fault.last = fault.first;
-  return (text.empty() || number(text, fault.last)) && fault.first > 0 && fault.last >= fault.first;
+  return (text.empty() || read_number(text, fault.last)) && fault.first > 0 && fault.last >= fault.first;
 }
 
 bool parse_effect(std::string_view text, Fault& fault) {
@@ -52,7 +52,7 @@ bool parse_effect(std::string_view text, Fault& fault) {
     fault.half = true;
     return fault.op == FileOp::kWrite;
   }
-  if (text.starts_with("slow=")) return number(text.substr(5), fault.delay_ms) && fault.delay_ms <= kDelayMax;
+  if (text.starts_with("slow=")) return read_number(text.substr(5), fault.delay_ms) && fault.delay_ms <= kDelayMax;
   for (const ErrorWord& word : kErrors)
     if (word.name == text) fault.error = word.number;
   return fault.error != 0;

@@ -18,11 +18,6 @@ constexpr std::size_t kPartEntryBytes = 16;
 constexpr std::size_t kPartTableHead = 8;
 constexpr std::size_t kFindingsMax = 16;  // damaged chunks named per object
 
-template <class T>
-void store_le(std::uint8_t* p, T value) {
-  std::memcpy(p, &value, sizeof value);
-}
-
 bool all_zero(ByteSpan bytes) {
   return std::all_of(bytes.begin(), bytes.end(), [](std::uint8_t byte) { return byte == 0; });
 }

@@ -13,11 +13,6 @@ namespace {
 constexpr std::uint8_t kChunkMagic[4] = {'G', 'T', 'C', 'H'};
 constexpr std::uint8_t kDigestMagic[4] = {'G', 'T', 'D', 'G'};
 
-template <class T>
-void store_le(std::uint8_t* p, T value) {
-  std::memcpy(p, &value, sizeof value);
-}
-
 Status check_magic_and_format(ByteSpan value, std::size_t minimum, const std::uint8_t* magic) {
   if (value.size() < minimum)
     return fail(ErrorCode::kStoreCorrupt, "value is shorter than its header", {}, fmt::format("{} bytes", minimum),

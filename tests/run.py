@@ -28,7 +28,7 @@ TIMED = ("trainer/cost",)
 SHARED, PAIRED, ALONE = "shared", "paired", "alone"
 # Clusters of small models that sleep between steps; the others watch how fast something is.
 WAITING = ("cluster_short", "restart", "points_every_step", "cluster_kill", "trainer_kill", "point_damage",
-           "publish_faults", "scale_short", "scale_chaos")
+           "publish_faults", "scale_short", "scale_chaos", "doctor")
 running = set()  # children of all threads
 
 
@@ -87,7 +87,8 @@ def short_system():
             ("restart", ["short"], 240), ("points_every_step", ["short"], 240), ("cluster_kill", ["short"], 240),
             ("trainer_kill", ["short"], 300), ("point_damage", ["short"], 240), ("publish_faults", ["short"], 240),
             ("nccl_live", ["short"], 240), ("link_security", ["short"], 240), ("scale_short", [], 240),
-            ("scale_chaos", ["--seed", "4"], 240), ("admission", [], 120), ("user_cases", ["short"], 180)]
+            ("scale_chaos", ["--seed", "4"], 240), ("admission", [], 120), ("user_cases", ["short"], 180),
+            ("doctor", [], 120)]
 
 
 def long_system():

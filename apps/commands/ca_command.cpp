@@ -36,13 +36,13 @@ json facts_json(const link::CertificateFacts& facts) {
           {"sha256", facts.fingerprint}};
 }
 
-int refused(const Error& error) {
+int ca_refused(const Error& error) {
   std::fputs((error.text() + "\n").c_str(), stderr);
   return 1;
 }
 
 int report(const Result<std::vector<link::AuthorityDone>>& done, bool as_json) {
-  if (!done) return refused(done.error());
+  if (!done) return ca_refused(done.error());
   json all = json::array();
   for (const link::AuthorityDone& each : *done) {
     json one = facts_json(each.facts);
@@ -64,7 +64,7 @@ std::uint64_t days(const CaOptions& options, std::uint64_t otherwise) {
 int ca_init(const CaOptions& options) {
   link::AuthorityFolder folder(options.folder, now_s());
   const auto done = folder.init(days(options, kAuthorityDays), options.force);
-  if (!done) return refused(done.error());
+  if (!done) return ca_refused(done.error());
   return report(std::vector<link::AuthorityDone>{*done}, options.json);
 }
 
@@ -78,7 +78,7 @@ int ca_issue(const CaOptions& options) {
     }
     for (const MemberSection& member : cluster->members) {
       const auto place = parse_host_port(member.link);
-      if (!place) return refused(place.error());
+      if (!place) return ca_refused(place.error());
       if (options.names.empty() ||
           std::find(options.names.begin(), options.names.end(), member.name) != options.names.end())
         members.push_back({member.name, {place->host}});

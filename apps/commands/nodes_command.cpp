@@ -154,7 +154,7 @@ json request_of(const NodesOptions& options, const std::string& action) {
   return request;
 }
 
-int refused(const Error& error) {
+int nodes_refused(const Error& error) {
   std::fputs((error.text() + "\n").c_str(), stderr);
   return error.code == ErrorCode::kPeerUnreachable || error.code == ErrorCode::kRequestMalformed ? 2 : 1;
 }
@@ -180,7 +180,7 @@ int nodes_list(const Common& common) {
 int nodes_change(const Common& common, const NodesOptions& options) {
   const NodeClient client(common.endpoint, kAnswerTimeoutMs);
   const auto answer = client.post("/v1/nodes", request_of(options, options.action));
-  if (!answer) return refused(answer.error());
+  if (!answer) return nodes_refused(answer.error());
   if (options.check) {
     if (common.json)
       fmt::print("{}\n", answer->dump(2));
@@ -201,14 +201,14 @@ int nodes_change(const Common& common, const NodesOptions& options) {
       const auto empty = wait_until(client, options, deadline, "drain " + options.name, [](const Progress& now) {
         return now.out || (now.found && now.held == 0 && !now.is_home);
       });
-      if (!empty) return refused(empty.error());
+      if (!empty) return nodes_refused(empty.error());
       if (!*empty) return late(options);
       retired = client.post("/v1/nodes", request_of(options, "retire"));
       // A node that has just started does not know yet what the others hold: it refuses, and knows a little later.
       if (retired || retired.error().code != ErrorCode::kMemberUnsafe) break;
       std::this_thread::sleep_for(kPause);
     } while (Clock::now() < deadline);
-    if (!retired) return refused(retired.error());
+    if (!retired) return nodes_refused(retired.error());
     fmt::print("{} owns nothing and is out of the cluster (epoch {}): it may be stopped\n", options.name,
                number(*retired, "epoch"));
     return 0;
@@ -219,7 +219,7 @@ int nodes_change(const Common& common, const NodesOptions& options) {
         if (leaves) return now.out && now.unsettled == 0;
         return now.found && now.up && now.unsettled == 0 && now.in_sync == now.assigned;
       });
-  if (!settled) return refused(settled.error());
+  if (!settled) return nodes_refused(settled.error());
   if (!*settled) return late(options);
   fmt::print("{} {}: every shard is where it belongs\n", options.action, options.name);
   return 0;

@@ -33,7 +33,7 @@ void print_job(const nlohmann::json& job) {
     if (warning.is_string()) fmt::print("  warning: {}\n", warning.get<std::string>());
 }
 
-void print_members(const nlohmann::json& status) {
+void print_member_states(const nlohmann::json& status) {
   const auto members = status.find("members");
   if (members == status.end() || !members->is_array()) return;
   const std::string home = text(status, "home");
@@ -54,7 +54,7 @@ int print_once(const Common& common) {
     return 0;
   }
   fmt::print("node {}  up {} s  tap {}\n", text(*answer, "node"), number(*answer, "uptime_s"), text(*answer, "tap"));
-  print_members(*answer);
+  print_member_states(*answer);
   for (const auto& warning : answer->value("warnings", nlohmann::json::array()))
     if (warning.is_string()) fmt::print("  warning: {}\n", warning.get<std::string>());
   for (const auto& absent : answer->value("absent", nlohmann::json::array()))

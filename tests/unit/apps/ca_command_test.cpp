@@ -1,35 +1,23 @@
 // gradtap ca, run beside this test: exit codes, what is printed, what is left alone.
-#include <array>
-#include <cstdio>
 #include <filesystem>
 #include <fstream>
 #include <string>
 
 #include <doctest/doctest.h>
 #include <nlohmann/json.hpp>
-#include <sys/wait.h>
 #include <unistd.h>
+
+#include "tests/unit/apps/run_gradtap.h"
 
 namespace gradtap {
 namespace {
 
 using nlohmann::json;
 
-struct Answer {
-  int code = -1;
-  std::string text;  // standard output and errors
-};
+using testing::Answer;
 
 Answer ca(const std::string& arguments) {
-  const std::string program = std::filesystem::read_symlink("/proc/self/exe").parent_path() / "gradtap";
-  std::FILE* const pipe = ::popen((program + " ca " + arguments + " 2>&1 </dev/null").c_str(), "r");
-  REQUIRE(pipe != nullptr);
-  Answer answer;
-  std::array<char, 4096> part;
-  for (std::size_t n = 0; (n = std::fread(part.data(), 1, part.size(), pipe)) > 0;) answer.text.append(part.data(), n);
-  const int status = ::pclose(pipe);
-  answer.code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
-  return answer;
+  return testing::run_gradtap("ca " + arguments);
 }
 
 }  // namespace

@@ -8,26 +8,15 @@
 #include <nlohmann/json.hpp>
 #include <sys/wait.h>
 
+#include "tests/unit/apps/run_gradtap.h"
+
 namespace gradtap {
 namespace {
 
 using nlohmann::json;
 
-struct PlanAnswer {
-  int code = -1;
-  std::string text;  // standard output and errors
-};
-
-PlanAnswer plan(const std::string& arguments) {
-  const std::string program = std::filesystem::read_symlink("/proc/self/exe").parent_path() / "gradtap";
-  std::FILE* const pipe = ::popen((program + " plan capacity " + arguments + " 2>&1 </dev/null").c_str(), "r");
-  REQUIRE(pipe != nullptr);
-  PlanAnswer answer;
-  char buffer[4096];
-  for (std::size_t n = 0; (n = std::fread(buffer, 1, sizeof buffer, pipe)) > 0;) answer.text.append(buffer, n);
-  const int status = ::pclose(pipe);
-  answer.code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
-  return answer;
+testing::Answer plan(const std::string& arguments) {
+  return testing::run_gradtap("plan capacity " + arguments);
 }
 
 json resource(const json& body, const std::string& name) {
@@ -50,7 +39,7 @@ TEST_CASE("plan capacity gives the sums, the verdict and an exit code") {
       "--moved-bytes 60e9 --ranks 2 --step-time 1.5 --frame roce-4096 --replicas 1 --nodes 1 --port-rate 400e9 "
       "--receive-s-per-frame 100e-9 --receive-s-per-byte 0.05e-9 --memory-rate 800e9 --object-rate "
       "40e9 ";
-  const PlanAnswer fits = plan(node + "--disk-rate 40e9 --json");
+  const testing::Answer fits = plan(node + "--disk-rate 40e9 --json");
   CAPTURE(fits.text);
   CHECK(fits.code == 0);
   const json body = json::parse(fits.text);
@@ -63,7 +52,7 @@ TEST_CASE("plan capacity gives the sums, the verdict and an exit code") {
   CHECK(has(body["node"]["apply_parameters_per_s"]["source"], "docs/performance.md"));
 
   // A disk of 10 GB/s may be used for 7 of the 20.9.
-  const PlanAnswer slow = plan(node + "--disk-rate 10e9");
+  const testing::Answer slow = plan(node + "--disk-rate 10e9");
   CHECK(slow.code == 1);
   CHECK(has(slow.text, "disk write binds"));
   CHECK(has(slow.text, "DOES NOT FIT"));
@@ -75,17 +64,17 @@ TEST_CASE("plan capacity says how many nodes a job takes") {
   // 12 GB of state; 1 GB of window and none held; 24 GB at attach, whatever the number of nodes is.
   const std::string job = "--parameters 1e9 --window-steps 0.25 --hold-steps 0 --shard-elements 0 --full-every 500 ";
   CHECK(plan(job + "--memory 24.1e9").code == 0);
-  const PlanAnswer never = plan(job + "--memory 20e9");
+  const testing::Answer never = plan(job + "--memory 20e9");
   CHECK(never.code == 1);
   CHECK(has(never.text, "more nodes do not help: memory at attach does not fall with them"));
   // A window of 24 GB, two owners of 12 GB of state: 24 + 24/N <= 30.1 from 4 nodes on.
-  const PlanAnswer four = plan(
+  const testing::Answer four = plan(
       "--parameters 1e9 --window-steps 6 --hold-steps 0 --shard-elements 0 --full-every 500 "
       "--memory 30.1e9 --nodes 2");
   CHECK(four.code == 1);
   CHECK(has(four.text, "does not fit on 2 nodes: memory binds"));
   CHECK(has(four.text, "needs 4 nodes"));
-  const PlanAnswer chosen = plan(
+  const testing::Answer chosen = plan(
       "--parameters 1e9 --window-steps 6 --hold-steps 0 --shard-elements 0 --full-every 500 "
       "--memory 30.1e9 --json");
   CHECK(chosen.code == 0);
@@ -102,7 +91,7 @@ TEST_CASE("plan capacity names what is wrong with a question") {
   CHECK(plan("--parameters 1e9 --state param:0").code == 2);
   CHECK(plan("--parameters 1e9 --state param:4 --state master:4 --json").code == 0);
   CHECK(plan("--parameters -1").code > 2);  // the parser of flags has codes of its own
-  const PlanAnswer nobody = plan("--parameters 1e9 --cluster http://127.0.0.1:1");
+  const testing::Answer nobody = plan("--parameters 1e9 --cluster http://127.0.0.1:1");
   CHECK(nobody.code == 2);
   CHECK(has(nobody.text, "PEER_UNREACHABLE"));
 }

@@ -18,7 +18,7 @@ namespace {
 
 // The code of an error, or nothing for a success: reading the error of a success would be undefined.
 template <class Outcome>
-std::optional<ErrorCode> code_of(const Outcome& outcome) {
+std::optional<ErrorCode> error_of(const Outcome& outcome) {
   return outcome ? std::nullopt : std::optional(outcome.error().code);
 }
 
@@ -120,7 +120,7 @@ TEST_CASE("lost frames leave exactly their bytes missing, another edge fills the
   CHECK_FALSE(bench.window.read({0, 2}, 8196, 2300).has_value());
   CHECK_FALSE(bench.window.read({0, 2}, 8192, 8189).has_value());
   CHECK_FALSE(bench.window.read({0, 2}, 8192, ~0ULL).has_value());
-  CHECK(code_of(bench.window.bind({0, 2}, 8192)) == ErrorCode::kOpIncomplete);
+  CHECK(error_of(bench.window.bind({0, 2}, 8192)) == ErrorCode::kOpIncomplete);
   bench.add(traffic.edge(1));
   CHECK(bench.equals(traffic));
 }
@@ -140,7 +140,7 @@ TEST_CASE("one of three copies differs: CONFLICT, both sides named, never a vote
     CHECK(summary->conflict);
     CHECK_FALSE(summary->complete);
     CHECK(bench.window.missing({0, 3}, 8192) == std::vector<Interval>{{2048, 2560}});
-    CHECK(code_of(bench.window.bind({0, 3}, 8192)) == ErrorCode::kOpConflict);
+    CHECK(error_of(bench.window.bind({0, 3}, 8192)) == ErrorCode::kOpConflict);
     const auto conflicts = bench.window.take_conflicts();
     REQUIRE(conflicts.size() == 1);
     CHECK(conflicts[0].range == Interval{2048, 2560});
@@ -202,7 +202,7 @@ TEST_CASE("a foreign op that looks like a bucket until its last message never be
   bench.add(traffic.all());
   CHECK(bench.window.summary({0, 1})->lengths.empty());
   CHECK(bench.window.counters().size_contradictions == 1);
-  CHECK(code_of(bench.window.bind({0, 1}, 1000)) == ErrorCode::kOpSizeMismatch);
+  CHECK(error_of(bench.window.bind({0, 1}, 1000)) == ErrorCode::kOpSizeMismatch);
   // Its own size, learnt late, is still right.
   bench.window.set_sizes(table({{1000, 4}, {996, 4}}));
   CHECK(bench.equals(traffic));
@@ -358,7 +358,7 @@ TEST_CASE("other collectives are known by type only") {
   CHECK(bench.window.summaries_changed().size() == 1);
   bench.window.add(segment);
   CHECK(bench.window.summaries_changed().empty());
-  CHECK(code_of(bench.window.bind({0, 11}, 100)) == ErrorCode::kOpUnknown);
+  CHECK(error_of(bench.window.bind({0, 11}, 100)) == ErrorCode::kOpUnknown);
 }
 
 TEST_CASE("only ops that changed are summarised") {

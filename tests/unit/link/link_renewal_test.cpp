@@ -13,8 +13,8 @@ using namespace gradtap::link::testing;
 namespace {
 
 // Two links with a tunnel between them; a listener stands for the middleman of the second.
-struct Tunnelled : SecuredRig {
-  explicit Tunnelled(const std::function<void(NodeLinkOptions&)>& change = [](NodeLinkOptions&) {}) {
+struct RenewingTunnel : SecuredRig {
+  explicit RenewingTunnel(const std::function<void(NodeLinkOptions&)>& change = [](NodeLinkOptions&) {}) {
     auto there = secured(1, answering(pattern(3000)));
     there.control_target = middleman.port();
     change(there);
@@ -23,7 +23,7 @@ struct Tunnelled : SecuredRig {
     change(here);
     a = started(std::move(here));
   }
-  ~Tunnelled() {
+  ~RenewingTunnel() {
     a->stop();
     b->stop();
   }
@@ -46,7 +46,7 @@ bool echoes(const Socket& from, const Socket& to, char byte) {
 }  // namespace
 
 TEST_CASE("a tunnel's connection is replaced again and again under traffic: every byte arrives, once, in order") {
-  Tunnelled rig([](NodeLinkOptions& options) {
+  RenewingTunnel rig([](NodeLinkOptions& options) {
     options.limits.reload_interval_ms = 5;
     options.limits.renew_after_ms = 1;  // always too old
   });
@@ -81,7 +81,7 @@ TEST_CASE("a tunnel's connection is replaced again and again under traffic: ever
 }
 
 TEST_CASE("new certificates: connections made from then on show them, and old ones are replaced") {
-  Tunnelled rig;
+  RenewingTunnel rig;
   const Socket here = dial("127.0.0.1", "127.0.0.1", rig.a->control_port("tap1"));
   const Socket there = rig.middleman.accept();
   REQUIRE(echoes(here, there, 'x'));
@@ -102,7 +102,7 @@ TEST_CASE("new certificates: connections made from then on show them, and old on
 }
 
 TEST_CASE("a change of authority under calls and a tunnel: not one call fails, not one byte is lost") {
-  Tunnelled rig;
+  RenewingTunnel rig;
   const Socket here = dial("127.0.0.1", "127.0.0.1", rig.a->control_port("tap1"));
   const Socket there = rig.middleman.accept();
   std::atomic<bool> stop{false};
@@ -150,7 +150,7 @@ TEST_CASE("a change of authority under calls and a tunnel: not one call fails, n
 }
 
 TEST_CASE("certificates that cannot be used, or that the peer refuses, leave what stands as it is, and are told") {
-  Tunnelled rig;
+  RenewingTunnel rig;
   const Socket here = dial("127.0.0.1", "127.0.0.1", rig.a->control_port("tap1"));
   const Socket there = rig.middleman.accept();
   REQUIRE(echoes(here, there, 'a'));
@@ -182,7 +182,7 @@ TEST_CASE("certificates that cannot be used, or that the peer refuses, leave wha
 }
 
 TEST_CASE("nobody takes the place of another one's tunnel") {
-  Tunnelled rig;
+  RenewingTunnel rig;
   const Socket here = dial("127.0.0.1", "127.0.0.1", rig.a->control_port("tap1"));
   const Socket there = rig.middleman.accept();
   REQUIRE(echoes(here, there, 'a'));

@@ -8,7 +8,7 @@ namespace gradtap::replica {
 namespace {
 
 // Three parameters of 4 elements, the second not optimised, the third frozen; SGD with momentum.
-Schema model() {
+Schema small_model() {
   Schema schema;
   for (const char* name : {"a", "b", "frozen"}) {
     ParameterSpec parameter;
@@ -38,7 +38,7 @@ Shard make_shard(const Schema& schema) {
 }
 
 Shard loaded() {
-  Shard shard = make_shard(model());
+  Shard shard = make_shard(small_model());
   for (std::uint32_t p = 0; p < 3; ++p) REQUIRE(shard.load_range(p, 0, 0, as_bytes(kStart + std::size_t{4} * p, 4)));
   REQUIRE(shard.finish_baseline(0));
   return shard;
@@ -47,7 +47,7 @@ Shard loaded() {
 StepScalars scalars(StepNumber step) {
   StepScalars result;
   result.step = step;
-  result.groups = model().optimizer.groups;
+  result.groups = small_model().optimizer.groups;
   result.param_state.assign(3, ParamState::kWire);
   return result;
 }
@@ -59,7 +59,7 @@ std::vector<float> values(const Shard& shard, std::size_t kind) {
 }  // namespace
 
 TEST_CASE("a baseline must be whole") {
-  Shard shard = make_shard(model());
+  Shard shard = make_shard(small_model());
   const auto load = [&](std::uint32_t parameter, std::uint64_t begin, std::size_t kind, std::size_t count) {
     return shard.load_range(parameter, begin, kind, as_bytes(kStart, count)).has_value();
   };
@@ -173,7 +173,7 @@ TEST_CASE("a parameter without a gradient stays, and its state stays absent") {
 
 TEST_CASE("absent is not zero: the first step makes another momentum of it") {
   Shard absent = loaded();
-  Shard zero = make_shard(model());
+  Shard zero = make_shard(small_model());
   const float zeros[4] = {};
   for (std::uint32_t p = 0; p < 3; ++p) REQUIRE(zero.load_range(p, 0, 0, as_bytes(kStart + std::size_t{4} * p, 4)));
   REQUIRE(zero.load_range(0, 0, 1, as_bytes(zeros, 4)));
@@ -196,7 +196,7 @@ TEST_CASE("a full version is given and taken; replay from there gives the same b
   const std::vector<PieceState> states(shard.piece_states().begin(), shard.piece_states().end());
   const Sha256 digest = shard.digest().sha;
 
-  Shard other = make_shard(model());
+  Shard other = make_shard(small_model());
   const std::vector<ByteSpan> kinds(stored.begin(), stored.end());
   REQUIRE(other.restore(1, states, kinds));
   CHECK(other.version() == 1);
@@ -205,7 +205,7 @@ TEST_CASE("a full version is given and taken; replay from there gives the same b
   REQUIRE(other.apply(scalars(2), {contiguous_pieces(other.range(), kGradient)}));
   CHECK(other.digest().sha == shard.digest().sha);
 
-  Shard bad = make_shard(model());
+  Shard bad = make_shard(small_model());
   CHECK_FALSE(bad.restore(1, states, std::vector<ByteSpan>{kinds[0]}));
   CHECK_FALSE(bad.restore(1, states, std::vector<ByteSpan>{kinds[0], kinds[1].first(4)}));
   CHECK_FALSE(bad.restore(1, states, std::vector<ByteSpan>{kinds[0], {}}));  // present, but not stored
@@ -227,7 +227,7 @@ TEST_CASE("one flipped bit anywhere changes the shard's digest") {
     for (std::size_t k = 0; k < 2; ++k) stored.emplace_back(shard.full_kind(k).begin(), shard.full_kind(k).end());
     const bool counted = byte < 48 || byte < 64;  // momentum of b and of frozen is absent
     stored[byte / 48][byte % 48] ^= 1;
-    Shard other = make_shard(model());
+    Shard other = make_shard(small_model());
     REQUIRE(other.restore(1, states, std::vector<ByteSpan>(stored.begin(), stored.end())));
     CHECK((other.digest().sha != digest) == counted);
   }

@@ -19,6 +19,7 @@
 using namespace gradtap;
 using namespace gradtap::storage;
 using namespace gradtap::storage::test;
+using gradtap::testing::bytes_of;
 using gradtap::testing::read_text;
 namespace fs = std::filesystem;
 
@@ -33,10 +34,6 @@ std::unique_ptr<DirectoryStore> open_at(const std::string& path, FileOps* files 
   return ok(DirectoryStore::open(options));
 }
 
-std::vector<std::uint8_t> bytes(std::string_view text) {
-  return {text.begin(), text.end()};
-}
-
 std::size_t tmp_files(const std::string& root) {
   return static_cast<std::size_t>(std::distance(fs::directory_iterator(root + "/tmp"), {}));
 }
@@ -48,23 +45,23 @@ const std::string kKey = "jobs/a/00000000000000000001/meta/x";
 TEST_CASE("put, create, get, read, length, list, remove in a directory") {
   TempDir dir(true);
   auto store = open_at(dir.path + "/points");
-  const auto a = bytes("hello "), b = bytes("world");
+  const auto a = bytes_of("hello "), b = bytes_of("world");
   require_ok(store->put(kKey, {a, {}, b}));
   CHECK(read_text(dir.path + "/points/" + kKey) == "hello world");
-  CHECK(store->get(kKey, 11).value() == bytes("hello world"));
+  CHECK(store->get(kKey, 11).value() == bytes_of("hello world"));
   CHECK(store->get(kKey, 10).error().code == ErrorCode::kLimitReached);
   CHECK(store->length(kKey).value() == 11);
-  CHECK(store->read(kKey, 6, 3).value() == bytes("wor"));
-  CHECK(store->read(kKey, 6, 99).value() == bytes("world"));
+  CHECK(store->read(kKey, 6, 3).value() == bytes_of("wor"));
+  CHECK(store->read(kKey, 6, 99).value() == bytes_of("world"));
   CHECK(store->read(kKey, 99, 1).value().empty());
   // The same again is success; other content is a conflict, and nothing changes.
-  require_ok(store->put(kKey, {bytes("hello world")}));
-  CHECK(store->put(kKey, {bytes("hello World")}).error().code == ErrorCode::kObjectConflict);
-  CHECK(store->put(kKey, {bytes("hello")}).error().code == ErrorCode::kObjectConflict);
-  CHECK(store->create(kKey, bytes("hello world")).value() == Created::kExistsEqual);
-  CHECK(store->create(kKey, bytes("other")).value() == Created::kExists);
-  CHECK(store->create(kKey + "y", bytes("")).value() == Created::kCreated);
-  CHECK(store->create(kKey + "y", bytes("")).value() == Created::kExistsEqual);
+  require_ok(store->put(kKey, {bytes_of("hello world")}));
+  CHECK(store->put(kKey, {bytes_of("hello World")}).error().code == ErrorCode::kObjectConflict);
+  CHECK(store->put(kKey, {bytes_of("hello")}).error().code == ErrorCode::kObjectConflict);
+  CHECK(store->create(kKey, bytes_of("hello world")).value() == Created::kExistsEqual);
+  CHECK(store->create(kKey, bytes_of("other")).value() == Created::kExists);
+  CHECK(store->create(kKey + "y", bytes_of("")).value() == Created::kCreated);
+  CHECK(store->create(kKey + "y", bytes_of("")).value() == Created::kExistsEqual);
   CHECK(read_text(dir.path + "/points/" + kKey) == "hello world");
   CHECK(store->list("jobs/a/").value() == std::vector<std::string>{kKey, kKey + "y"});
   CHECK(store->list(kKey + "y").value() == std::vector<std::string>{kKey + "y"});
@@ -84,7 +81,7 @@ TEST_CASE("hostile keys stay inside the store; links and folders are no objects"
   for (const char* key : {"../outside", "jobs/../../outside", "/etc/passwd", "", "tmp/x", "tmp", "a//b", "jobs/.x"}) {
     CAPTURE(key);
     CHECK(store->get(key, 100).error().code == ErrorCode::kBadText);
-    CHECK(store->create(key, bytes("x")).error().code == ErrorCode::kBadText);
+    CHECK(store->create(key, bytes_of("x")).error().code == ErrorCode::kBadText);
     CHECK(store->remove({key}).error().code == ErrorCode::kBadText);
   }
   fs::create_directories(dir.path + "/s/jobs/folder");
@@ -104,7 +101,7 @@ TEST_CASE("of many contenders exactly one creates a key, and all see its content
       std::vector<std::jthread> threads;
       for (int i = 0; i < 6; ++i)
         threads.emplace_back([&, i] {
-          const auto result = (i % 2 == 0 ? a : b)->create(key, bytes("contender " + std::to_string(i)));
+          const auto result = (i % 2 == 0 ? a : b)->create(key, bytes_of("contender " + std::to_string(i)));
           if (result && *result == Created::kCreated) ++created;
           if (result && *result == Created::kExists) ++lost;
         });
@@ -121,7 +118,7 @@ TEST_CASE("every failing call of a write is a named error, leaves nothing half, 
     const char* fault;
     ErrorCode code;
   };
-  const auto content = bytes(std::string(5000, 'x'));
+  const auto content = bytes_of(std::string(5000, 'x'));
   for (const char* op : {"open", "write", "fsync", "fsync_dir", "link", "mkdir"})
     for (const Expected& each : {Expected{"ENOSPC", ErrorCode::kStoreFull},
                                  {"EDQUOT", ErrorCode::kStoreFull},
@@ -185,7 +182,7 @@ TEST_CASE("short writes and slow calls change nothing but the number of calls") 
 TEST_CASE("reading errors are errors, never absence") {
   TempDir dir(true);
   {
-    require_ok(open_at(dir.path)->put(kKey, {bytes("x")}));
+    require_ok(open_at(dir.path)->put(kKey, {bytes_of("x")}));
   }
   SystemFileOps system;
   FaultyFileOps files(system, ok(parse_faults("open:2:EIO,read:1:EIO,list:2:EIO,open:4:EACCES,unlink:1:EIO")));
@@ -195,27 +192,27 @@ TEST_CASE("reading errors are errors, never absence") {
   CHECK(store->list("jobs/").error().code == ErrorCode::kObjectStore);   // list 2
   CHECK(store->length(kKey).error().code == ErrorCode::kObjectStore);    // open 4
   CHECK(store->remove({kKey}).error().code == ErrorCode::kObjectStore);  // unlink 1
-  CHECK(store->get(kKey, 10).value() == bytes("x"));
+  CHECK(store->get(kKey, 10).value() == bytes_of("x"));
 }
 
 TEST_CASE("a store that is unmounted is an error: not empty, and nothing is written beside it") {
   TempDir dir(true);
   const std::string root = dir.path + "/points";
   auto store = open_at(root);
-  require_ok(store->put(kKey, {bytes("x")}));
-  CHECK(store->create("cluster/store-id", bytes("nonce")).value() == Created::kCreated);
+  require_ok(store->put(kKey, {bytes_of("x")}));
+  CHECK(store->create("cluster/store-id", bytes_of("nonce")).value() == Created::kCreated);
   fs::rename(root, dir.path + "/away");
   fs::create_directory(root);  // the mount point
   CHECK(store->list("jobs/").error().code == ErrorCode::kObjectStore);
   CHECK(store->length(kKey).error().code == ErrorCode::kObjectStore);
   CHECK(store->get(kKey, 10).error().code == ErrorCode::kObjectStore);
-  CHECK(store->put(kKey + "y", {bytes("y")}).error().code == ErrorCode::kObjectStore);
+  CHECK(store->put(kKey + "y", {bytes_of("y")}).error().code == ErrorCode::kObjectStore);
   CHECK(store->remove({kKey}).error().code == ErrorCode::kObjectStore);
   CHECK(fs::is_empty(root));
   fs::remove(root);
   CHECK(store->list("jobs/").error().code == ErrorCode::kObjectStore);
   fs::rename(dir.path + "/away", root);
-  CHECK(store->get(kKey, 10).value() == bytes("x"));
+  CHECK(store->get(kKey, 10).value() == bytes_of("x"));
 }
 
 TEST_CASE("stray temporary files of the own name are deleted, others and active ones are not") {
@@ -230,7 +227,7 @@ TEST_CASE("stray temporary files of the own name are deleted, others and active 
   SystemFileOps system;
   FaultyFileOps files(system, ok(parse_faults("unlink:1:EIO")));
   auto other = open_at(dir.path, &files);
-  require_ok(other->put(kKey, {bytes("x")}));
+  require_ok(other->put(kKey, {bytes_of("x")}));
   CHECK(tmp_files(dir.path) == 4);
   CHECK(other->remove_stray().value() == 1);
 }
@@ -238,14 +235,14 @@ TEST_CASE("stray temporary files of the own name are deleted, others and active 
 TEST_CASE("a folder that was deleted meanwhile is made again") {
   TempDir dir(true);
   auto store = open_at(dir.path);
-  require_ok(store->put(kKey, {bytes("x")}));
+  require_ok(store->put(kKey, {bytes_of("x")}));
   fs::remove_all(dir.path + "/jobs");
-  require_ok(store->put(kKey + "y", {bytes("y")}));
-  CHECK(store->get(kKey + "y", 10).value() == bytes("y"));
+  require_ok(store->put(kKey + "y", {bytes_of("y")}));
+  CHECK(store->get(kKey + "y", 10).value() == bytes_of("y"));
   fs::remove_all(dir.path + "/jobs");
   const std::string deeper = "jobs/a/00000000000000000001/step/00000000000000000001-x";
-  require_ok(store->put(deeper, {bytes("z")}));
-  CHECK(store->get(deeper, 10).value() == bytes("z"));
+  require_ok(store->put(deeper, {bytes_of("z")}));
+  CHECK(store->get(deeper, 10).value() == bytes_of("z"));
 }
 
 TEST_CASE("for reading only: nothing is made, nothing is written") {
@@ -257,7 +254,7 @@ TEST_CASE("for reading only: nothing is made, nothing is written") {
   CHECK_FALSE(fs::exists(options.path));
   fs::create_directory(options.path);
   auto store = ok(DirectoryStore::open(options));
-  CHECK(store->create(kKey, bytes("x")).error().code == ErrorCode::kObjectStore);
+  CHECK(store->create(kKey, bytes_of("x")).error().code == ErrorCode::kObjectStore);
   CHECK(store->remove({kKey}).error().code == ErrorCode::kObjectStore);
   CHECK(store->list("jobs/").value().empty());
   CHECK(fs::is_empty(options.path));
@@ -286,7 +283,7 @@ TEST_CASE("killed after the link of a point record: the point is there, whole, a
     options.kill_points = &kill_points;
     auto own = DirectoryStore::open(options);
     // A lineage claim is a create as well, and no point.
-    if (!own || !(*own)->create(lineage_claim_key("b", 1), bytes("x")) || create_point(**own, record)) ::_exit(1);
+    if (!own || !(*own)->create(lineage_claim_key("b", 1), bytes_of("x")) || create_point(**own, record)) ::_exit(1);
     ::_exit(2);
   }
   int status = 0;

@@ -4,25 +4,21 @@
 
 #include "storage/lease.h"
 #include "storage/store_identity.h"
+#include "tests/test_files.h"
 #include "tests/unit/storage/memory_store.h"
 #include "tests/unit/storage/point_fixture.h"
 
 using namespace gradtap;
 using namespace gradtap::storage;
 using namespace gradtap::storage::test;
+using gradtap::testing::bytes_of;
 
-namespace {
-
-std::vector<std::uint8_t> bytes(std::string_view text) {
-  return {text.begin(), text.end()};
-}
-
-}  // namespace
+namespace {}  // namespace
 
 TEST_CASE("objects are put under their key's identity and read back whole or not at all") {
   MemoryStore store;
   const std::string key = log_key("a", 1, 2, 3, "u");
-  const auto one = bytes("one"), two = bytes("two");
+  const auto one = bytes_of("one"), two = bytes_of("two");
   const schema::ObjectRef ref = ok(put_object(store, key, {one, two}));
   CHECK(ref.bytes == store.objects.at(key).size());
   CHECK(ref.sha256 == sha256(store.objects.at(key)));
