@@ -194,7 +194,8 @@ void ControlPorts::take(const std::shared_ptr<Call>& call, Result<Frame> frame) 
 void ControlPorts::end(const std::shared_ptr<Call>& call, const Error& error) {
   const std::shared_ptr<Call> kept = call;  // `call` may lie in the set
   if (calls_.erase(kept) == 0) return;
-  counters_.tunnels_failed.add();
+  // A renewal that comes while the peer's end is not through with the last one is tried again.
+  if (kept->replaces == nullptr || error.code != ErrorCode::kNodeBusy) counters_.tunnels_failed.add();
   // A peer that is away is nothing new: membership tells. One that answers, and is no good, is.
   if (error.code != ErrorCode::kPeerUnreachable && error.code != ErrorCode::kTimeout &&
       error.code != ErrorCode::kNodeBusy)
