@@ -59,6 +59,7 @@ SafetensorsPlan safetensors_plan(const JobPlan& plan, const StateFacts& facts, S
   out.metadata["root"] = to_hex(facts.root);
   out.metadata["counters"] = counters.dump();
   out.metadata["aliases"] = aliases.dump();
+  out.metadata["contents"] = optimizer ? "full" : "weights-only";
   return out;
 }
 

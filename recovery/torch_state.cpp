@@ -414,6 +414,8 @@ class TorchState {
     pickle_.text(plan_.torch_version);
     pickle_.text("optimizer_class");
     pickle_.text(replica::optimizer_class_name(plan_.schema.optimizer.type));
+    pickle_.text("contents");
+    pickle_.text(optimizer_ ? "full" : "weights-only");
     pickle_.text("groups_of");
     pickle_.text(groups_of_trainer() != nullptr ? "next step" : "step");
     pickle_.text("left_out");

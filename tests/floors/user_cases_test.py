@@ -51,7 +51,7 @@ class Known:
                              self.text("tests/system/%s.py" % rest) + self.text("tests/run.py"))
         kind, _, floor = suite.partition("_")
         title = r'"\s*"'.join(map(re.escape, [name]))
-        return re.search(r'TEST_CASE\("%s"' % title, self.text("tests/%s/%s/*_test.cpp" % (kind, floor)))
+        return re.search(r'TEST_CASE\(\s*"%s"' % title, self.text("tests/%s/%s/*_test.cpp" % (kind, floor)))
 
     def text(self, pattern):
         if pattern not in self.texts:

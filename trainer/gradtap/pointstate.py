@@ -64,6 +64,10 @@ class PointState:
             if str(meta.get(key)) != str(self._record.get(key)):
                 raise RestoreError("POINT_DAMAGED", "the state's %s is not the record's" % key,
                                    expected=self._record.get(key), actual=meta.get(key))
+        contents = meta.get("contents", "full")  # older nodes do not say
+        if contents != "full":
+            raise RestoreError("POINT_INCOMPLETE", "the state is an export of another kind: nothing can be resumed from it",
+                               expected="full", actual=contents, remedy="export with --optimizer")
         counters = self._file.json("counters", {})
         by_name = {q.name: q.index for q in self._model.parameters}
         if not isinstance(counters, dict) or not all(

@@ -5,9 +5,11 @@ before anything is changed, and again after. No collective is added. Restored.st
 the bucket layout of the point and sets everything once more, the random generators last.
 """
 
+import contextlib
 import json
 import os
 import tempfile
+import time
 
 from . import bits, layout, log
 from .errors import RestoreError
@@ -57,6 +59,15 @@ class _Attempt:
         self._optimizer = optimizer
         self._opened = None
         self.restored = None
+        self.seconds = {}  # what this rank's time went into, over all candidates
+
+    @contextlib.contextmanager
+    def timed(self, part):
+        begun = time.monotonic()
+        try:
+            yield
+        finally:
+            self.seconds[part] = self.seconds.get(part, 0.0) + time.monotonic() - begun
 
     def source(self):
         if self._opened is None:
@@ -75,15 +86,17 @@ class _Attempt:
             raise RestoreError("STATE_MISMATCH", "optimizer %s, exactly torch.optim.SGD, Adam or AdamW are supported"
                                % type(self._optimizer).__qualname__)
         most = sum(4 * q.numel * (1 + len(model.kinds)) for q in model.parameters) * 2 + (64 << 20)
-        state = self._fetch(lambda path: source.state(self.job, lineage, step, path, most, tick))
-        side = self._fetch(lambda path: source.side(self.job, lineage, step, self.meeting.rank, path, MAX_SIDE_BYTES,
-                                                    tick))
+        with self.timed("read"):
+            state = self._fetch(lambda path: source.state(self.job, lineage, step, path, most, tick))
+            side = self._fetch(lambda path: source.side(self.job, lineage, step, self.meeting.rank, path,
+                                                        MAX_SIDE_BYTES, tick))
         point_state = PointState(state, model, record)
         point_side = PointSide(side, record, self.meeting.rank, model, *self._things)
-        point_state.check_names()
-        point_side.check()
-        tick()
-        point_state.check_bytes()
+        with self.timed("check"):
+            point_state.check_names()
+            point_side.check()
+            tick()
+            point_state.check_bytes()
         self.restored = Restored(record, record_digest, model, point_state, point_side, state)
 
     def hold(self, lineage, step):
@@ -147,7 +160,9 @@ class _Attempt:
 
     def finish(self):
         """All ranks hold the same point: put it into the model, and agree that this went well everywhere."""
-        error = self.guarded(self.restored.apply)
+        with self.timed("set"):
+            error = self.guarded(self.restored.apply)
+        self.restored.seconds = self.seconds
         verdict = self.agree("applied", error)
         if verdict is not None:
             raise _told(verdict, self.meeting.rank, error)
@@ -156,7 +171,8 @@ class _Attempt:
 
 def _lead(attempt, step, lineage, or_fresh):
     try:
-        candidates, passed = choose(_listing(attempt), step, lineage)
+        with attempt.timed("list"):
+            candidates, passed = choose(_listing(attempt), step, lineage)
         found_any = bool(candidates or passed)
         if not found_any and not or_fresh:
             raise RestoreError("NO_POINT", "job %s has no recovery point in %s"
@@ -199,7 +215,8 @@ def _lead(attempt, step, lineage, or_fresh):
                 log.say("point of lineage %d, step %d passed over: %s" % tuple(why))
             restored = attempt.finish()
             restored.passed_over = passed
-            log.say("job %s restored: lineage %d, step %d" % (attempt.job, restored.lineage, restored.step))
+            log.say("job %s restored: lineage %d, step %d; %s" % (attempt.job, restored.lineage, restored.step, ", ".join(
+                "%s %.1f s" % part for part in restored.seconds.items())))
             return restored
         if verdict[1] not in PASS_OVER or step is not None:
             attempt.meeting.say("offer/%d" % n, json.dumps({"fail": verdict}))
@@ -351,6 +368,7 @@ class Restored:
         self.step, self.lineage = (record["step"], record["lineage"]) if record else (0, 0)
         self.fresh = record is None
         self.passed_over = []
+        self.seconds = {}  # list (rank 0), read, check, set
         self.started = False
         self.warmups = 0  # synchronised backwards that DistributedDataParallel has seen before the first step
         self.ddp = None

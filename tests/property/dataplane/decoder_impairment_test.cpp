@@ -99,7 +99,7 @@ void check_never_wrong(const std::string& name, const ImpairmentConfig& impairme
   if (impairment.drop_probability >= 0.01) CHECK(resyncs > 0);
 }
 
-TEST_CASE("random loss never yields a wrong byte") {
+TEST_CASE("random loss never yields a wrong byte (N1)") {
   for (const double probability : {0.001, 0.01, 0.05}) {
     ImpairmentConfig config;
     config.drop_probability = probability;

@@ -131,7 +131,7 @@ void check(const Recording& recording, const NcclInspection& inspection, const s
   }
 }
 
-TEST_CASE("each single frame of the recorded captures dropped, doubled or swapped with its neighbour") {
+TEST_CASE("each single frame of the recorded captures dropped, doubled or swapped with its neighbour (N1)") {
   const std::string contract_path = capture_path("inspect-expected.json", "nccl_captures");
   if (contract_path.empty()) return;
   const json contracts = json::parse(std::ifstream(contract_path));

@@ -260,7 +260,7 @@ struct History {
 
 }  // namespace
 
-TEST_CASE("retention over random histories") {
+TEST_CASE("retention over random histories (I7)") {
   std::uint64_t points_gone = 0, objects_gone = 0, runs = 0;
   for (std::uint64_t seed = 1; seed <= 150; ++seed) {
     History history(seed);
@@ -338,7 +338,7 @@ TEST_CASE("a lease on a point that is gone, and a record that cannot be read, sp
   CHECK(store.objects.contains(point_key(maker.job, 1, 8)));
 }
 
-TEST_CASE("a store that cannot be listed is an error, and nothing is deleted") {
+TEST_CASE("a store that cannot be listed is an error, and nothing is deleted (J13)") {
   MemoryStore store;
   ManualClock clock;
   PointMaker maker{store};

@@ -48,7 +48,7 @@ bool names(const VerifyReport& report, const std::string& key) {
 
 }  // namespace
 
-TEST_CASE("every flipped bit of a point is named with its file and a digest") {
+TEST_CASE("every flipped bit of a point is named with its file and a digest (M3)") {
   Job job;
   const VerifyReport clean = job.verify();
   for (const Finding& finding : clean.findings) FAIL(finding.error().text());

@@ -106,7 +106,7 @@ DirectoryStoreOptions options_of(const std::string& path, FileOps* files) {
 
 }  // namespace
 
-TEST_CASE("a write that ends anywhere leaves nothing or the whole") {
+TEST_CASE("a write that ends anywhere leaves nothing or the whole (I1, I11, J4)") {
   const auto content = bytes_of(1, 2, 3, 3500);
   const std::string key = point_key("a", 1, 7);
   for (const bool power : {false, true}) {

@@ -95,7 +95,8 @@ json error_of(const HttpAnswer& answer) {
 
 }  // namespace
 
-TEST_CASE("a job that the memory cannot hold is refused by name, with the nodes to add; with more it is admitted") {
+TEST_CASE(
+    "a job that the memory cannot hold is refused by name, with the nodes to add; with more it is admitted (L3)") {
   Home home;
   // On one node: state 1 632 060 + window 4 x 544 020 + two thirds of the state being written 1 088 040 = 4 896 180. On
   // three, of which each owns one shard of three: 544 020 + 2 176 080 + 1000 held + 544 020 = 3 265 120; on two 4 353
@@ -204,7 +205,7 @@ TEST_CASE("the fullest member counts, and members that say nonsense do not") {
   CHECK(job.step_time_s == 0.5);
 }
 
-TEST_CASE("the self-benchmark is short, leaves nothing behind and finds rates that a machine can have") {
+TEST_CASE("the self-benchmark is short, leaves nothing behind and finds rates that a machine can have (N6)") {
   const TempDir folder;
   const TempDir objects_folder;
   storage::DirectoryStoreOptions options;

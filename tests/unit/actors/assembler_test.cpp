@@ -63,7 +63,7 @@ struct AssemblerRig {
 
 }  // namespace
 
-TEST_CASE("lent bursts come home, and the op's bytes go to their owners") {
+TEST_CASE("lent bursts come home, and the op's bytes go to their owners (N9)") {
   AssemblerRig rig;
   rig.wire(true);
   rig.lend(0);

@@ -244,7 +244,7 @@ TEST_CASE("a node that owns nothing binds all the same, for what its tap keeps, 
   CHECK(rig.fetches.empty());
 }
 
-TEST_CASE("verified and durable are those of all owners, published is whatever the home says") {
+TEST_CASE("verified and durable are those of all owners, published is whatever the home says (I18)") {
   ClusterRig rig;
   rig.live(1);
   rig.live(2);

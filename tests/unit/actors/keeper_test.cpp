@@ -105,7 +105,7 @@ TEST_CASE("records become durable, and only then are answered") {
   }
 }
 
-TEST_CASE("a store that fails is tried again, and what gathered meanwhile goes in one group") {
+TEST_CASE("a store that fails is tried again, and what gathered meanwhile goes in one group (J14)") {
   KeeperRig rig;
   rig.wire();
   // Whatever the store's layout: without its directory nothing can be staged.

@@ -345,7 +345,7 @@ TEST_CASE("a shard's base follows its newest full version, and the logs before i
   rig.check_objects(5);
 }
 
-TEST_CASE("a step waits for the side state of every rank, and is published when it is there") {
+TEST_CASE("a step waits for the side state of every rank, and is published when it is there (I14)") {
   PublisherRig rig;
   rig.start();
   rig.step(1);
@@ -405,7 +405,7 @@ TEST_CASE("only the home publishes, and what it published is gone on from by the
   CHECK(second.shards[1].base == rig.point(1).record.shards[1].base);
 }
 
-TEST_CASE("a full object store is said, tried again after a pause, and recovered from without a restart") {
+TEST_CASE("a full object store is said, tried again after a pause, and recovered from without a restart (I13)") {
   PublisherRig rig("write:2-4:ENOSPC");
   rig.start();
   rig.step();

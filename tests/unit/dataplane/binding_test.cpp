@@ -106,7 +106,7 @@ TEST_CASE("one assignment and an equal witness bind; delta is learnt") {
   CHECK(tags(next.list[0]) == Tags{6, 7});
 }
 
-TEST_CASE("a mismatch names bucket and position and binds nothing") {
+TEST_CASE("a mismatch names bucket and position and binds nothing (B3)") {
   const Binder binder = anchored_binder({kA, kB});
   const StepEvidence evidence = step(2, 2, 4);
   const auto found = binder.assignments(evidence);  // nothing seen: two wildcards
@@ -193,7 +193,7 @@ TEST_CASE("weak buckets: accepted beside a strong one if the count is unique; al
   CHECK(fresh.judge(first, fresh.assignments(first), Outcomes{outcomes({kAllZero})}).wait == WaitReason::kNotAnchored);
 }
 
-TEST_CASE("accumulation without no_sync: the last round is bound, earlier ones are superseded") {
+TEST_CASE("accumulation without no_sync: the last round is bound, earlier ones are superseded (A5)") {
   Binder binder = anchored_binder({kA, kB});
   for (const std::uint32_t tag : {2U, 4U, 6U}) binder.update(all_reduce(tag, {kA}));
   for (const std::uint32_t tag : {3U, 5U, 7U}) binder.update(all_reduce(tag, {kB}));

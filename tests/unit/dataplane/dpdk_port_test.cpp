@@ -91,7 +91,7 @@ TEST_CASE("pcap port: every record of a capture once, with its bytes, through a 
   CHECK((*port)->rx_burst(0, frames) == 0);
 }
 
-TEST_CASE("pcap port: cut and giant records are counted, never handed out") {
+TEST_CASE("pcap port: cut and giant records are counted, never handed out (N9)") {
   const std::string path =
       write_capture("cut", {{60, 60}, {60, 1514}, {9014, 9014}, {70000, 70000}, {64, 65}, {62, 62}});
   auto port = open_pcap_port(eal(), {.file = path, .pool_frames = 64});

@@ -98,7 +98,7 @@ FrameDrop drop_of(const Bytes& frame) {
   return strip(frame, view);
 }
 
-TEST_CASE("the same payload inside every encapsulation") {
+TEST_CASE("the same payload inside every encapsulation (N3)") {
   for (const Wrapped& frame : kWrapped) {
     CAPTURE(frame.name);
     FrameView view;
@@ -123,7 +123,7 @@ TEST_CASE("the same payload inside every encapsulation") {
   }
 }
 
-TEST_CASE("what the mirror says of a copy is believed") {
+TEST_CASE("what the mirror says of a copy is believed (N3)") {
   Bytes erspan2 = wrapped("erspan 2");
   constexpr std::size_t kHeader = 14 + 20 + 8;
   erspan2[kHeader + 2] |= 0x04;
@@ -142,7 +142,7 @@ TEST_CASE("what the mirror says of a copy is believed") {
   CHECK(drop_of(other_type) == FrameDrop::kUnsupportedHeader);
 }
 
-TEST_CASE("a copy cut by the mirror shows by the inner length, though the outer lengths agree") {
+TEST_CASE("a copy cut by the mirror shows by the inner length, though the outer lengths agree (N4)") {
   Bytes frame = wrapped("vxlan in vlan over ipv6");
   frame.resize(frame.size() - 4);
   frame[18 + 4 + 1] = static_cast<std::uint8_t>(frame[18 + 4 + 1] - 4);

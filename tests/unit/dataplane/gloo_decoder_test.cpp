@@ -82,7 +82,7 @@ TEST_CASE("a changed byte: dropped under required, and the message has a hole; a
   CHECK(run.sink.conflicts == 0);
 }
 
-TEST_CASE("a frame that is longer on the wire than captured is never used") {
+TEST_CASE("a frame that is longer on the wire than captured is never used (N4)") {
   SingleQueue run(strict());
   Talk talk;
   auto frames = talk.data(op_stream(1, 1));

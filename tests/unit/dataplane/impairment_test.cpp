@@ -30,7 +30,7 @@ std::vector<std::uint32_t> sequences(const std::vector<MemoryFrame>& frames) {
   return result;
 }
 
-TEST_CASE("reproducible by seed; each kind does what it says and is counted") {
+TEST_CASE("reproducible by seed; each kind does what it says and is counted (N12)") {
   const auto frames = numbered(2000);
   ImpairmentConfig config;
   config.drop_probability = 0.1;

@@ -379,7 +379,7 @@ TEST_CASE("only ops that changed are summarised") {
   CHECK(changed[0].complete);
 }
 
-TEST_CASE("at its bounds the window gives up the oldest op, says so, and keeps working") {
+TEST_CASE("at its bounds the window gives up the oldest op, says so, and keeps working (N9)") {
   SeededRandom random(14);
   SUBCASE("number of ops") {
     Bench bench(4, {.window_bytes = 1 << 20, .window_ops = 3, .limbo_bytes = 1 << 20, .closed_ops = 2, .op = {}});

@@ -200,7 +200,7 @@ TEST_CASE("a record that does not fit what it names is refused by name") {
         }) == "DIGEST_MISMATCH");
 }
 
-TEST_CASE("a point needs every shard and every rank") {
+TEST_CASE("a point needs every shard and every rank (H6, I14)") {
   PublishedJob job(test::three_shards(test::sgd()));
   job.step();
   const auto assembled = [&](schema::SideState side, const std::function<void(PointFacts&)>& change) {

@@ -111,6 +111,7 @@ TEST_CASE("the stream is the shards' state, by name, in row-major order") {
     const json& metadata = parsed.header["__metadata__"];
     CHECK(metadata["step"] == std::to_string(step));
     CHECK(metadata["lineage"] == "1");
+    CHECK(metadata["contents"] == "full");
     CHECK(metadata["root"] == to_hex(test::sha_of_all({job.digests[0][step], job.digests[1][step]})));
     const json counters = json::parse(metadata["counters"].get<std::string>());
     if (step == 0)
@@ -119,6 +120,7 @@ TEST_CASE("the stream is the shards' state, by name, in row-major order") {
       CHECK(counters == json{{"conv", step}, {"bias", step}, {"weight", step}, {"scalar", step}});
   }
   const Parsed bare = parse(stream(job, 3, false));
+  CHECK(bare.header["__metadata__"]["contents"] == "weights-only");
   CHECK(bare.header.size() == 5);
   CHECK_FALSE(bare.header.contains("bias#exp_avg"));
 }
@@ -155,7 +157,7 @@ TEST_CASE("a reader that goes away ends the stream") {
   CHECK(calls == 2);
 }
 
-TEST_CASE("an alias is named, not written twice") {
+TEST_CASE("an alias is named, not written twice (C21)") {
   json tied = test::parameter("head", {4, 3});
   tied["alias_of"] = "embed";
   StoredJob job(test::attach({test::parameter("embed", {4, 3}), tied}, test::sgd()));

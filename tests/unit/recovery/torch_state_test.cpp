@@ -76,6 +76,7 @@ json case_of(const Case& c, const json& attach, const std::string& root) {
             {"root", root},
             {"torch", test::torch_version()},
             {"optimizer_class", c.optimizer},
+            {"contents", c.with_optimizer ? "full" : "weights-only"},
             {"groups_of", "step"},
             {"left_out", json::array()}}}};
 }
@@ -138,7 +139,7 @@ const std::vector<std::string> kAdamKinds = {"exp_avg", "exp_avg_sq"};
 
 }  // namespace
 
-TEST_CASE("torch goes on from the file as if nothing had happened: AdamW, two groups, a schedule") {
+TEST_CASE("torch goes on from the file as if nothing had happened: AdamW, two groups, a schedule (C12)") {
   if (test::torch_version().empty()) return;
   Case c{"AdamW", kAdamKinds, {}, spell_adam, true};
   for (const double lr : {0.01, 0.007, 0.003})
@@ -147,7 +148,7 @@ TEST_CASE("torch goes on from the file as if nothing had happened: AdamW, two gr
   check(c);
 }
 
-TEST_CASE("the same with Adam: amsgrad in one group, a tensor as learning rate in the other") {
+TEST_CASE("the same with Adam: amsgrad in one group, a tensor as learning rate in the other (C14)") {
   if (test::torch_version().empty()) return;
   Case c{"Adam", {"exp_avg", "exp_avg_sq", "max_exp_avg_sq"}, {}, spell_adam, true};
   for (int step = 0; step < 3; ++step)
@@ -164,7 +165,7 @@ TEST_CASE("the same with SGD: momentum in one group only") {
   check(c);
 }
 
-TEST_CASE("without the optimizer there is the model only") {
+TEST_CASE("without the optimizer there is the model only (E5)") {
   if (test::torch_version().empty()) return;
   Case c{"AdamW",
          kAdamKinds,

@@ -6,7 +6,7 @@
 
 namespace gradtap::replica {
 
-TEST_CASE("every recipe equals exact arithmetic with one rounding per operation, and no other recipe does") {
+TEST_CASE("every recipe equals exact arithmetic with one rounding per operation, and no other recipe does (C17)") {
   TraceSource source("", "exact_optimizers.py");
   Json head;
   std::size_t traces = 0;

@@ -37,7 +37,7 @@ Result<Layout> parsed(const char* text, const Schema& schema) {
 
 }  // namespace
 
-TEST_CASE("a layout's id is the SHA-256 of its canonical JSON, and places are found") {
+TEST_CASE("a layout's id is the SHA-256 of its canonical JSON, and places are found (B1)") {
   const Schema schema = model();
   const auto layout =
       parsed(R"({"dtype": "float32", "buckets": [[[3, 65536], [1, 3]], [[2, 0], [0, 100000]]]})", schema);

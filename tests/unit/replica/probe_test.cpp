@@ -53,7 +53,7 @@ std::string found(const UploadedProbe& probe, const Kernels& kernels = best_kern
 
 }  // namespace
 
-TEST_CASE("the probe finds the recipe of the installed torch") {
+TEST_CASE("the probe finds the recipe of the installed torch (C18)") {
   auto probes = torch_probes("avx2");
   if (!probes) return;
   REQUIRE(probes->size() == 5);
@@ -107,7 +107,7 @@ TEST_CASE("the probe finds the recipe of the installed torch") {
   }
 }
 
-TEST_CASE("the probe finds that a host has no fma") {
+TEST_CASE("the probe finds that a host has no fma (C18)") {
   auto probes = torch_probes("default");
   if (!probes) return;
   for (const char* name : {"SGD plain", "SGD momentum", "Adam", "AdamW amsgrad"})

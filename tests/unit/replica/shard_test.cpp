@@ -159,7 +159,7 @@ TEST_CASE("a skipped step moves the version and nothing else, without a gradient
   CHECK(shard.digest().sha == before);
 }
 
-TEST_CASE("a parameter without a gradient stays, and its state stays absent") {
+TEST_CASE("a parameter without a gradient stays, and its state stays absent (A1)") {
   Shard shard = loaded();
   StepScalars step = scalars(1);
   step.param_state[0] = ParamState::kNone;
@@ -171,7 +171,7 @@ TEST_CASE("a parameter without a gradient stays, and its state stays absent") {
   CHECK_FALSE(shard.kind_present(1));
 }
 
-TEST_CASE("absent is not zero: the first step makes another momentum of it") {
+TEST_CASE("absent is not zero: the first step makes another momentum of it (C1)") {
   Shard absent = loaded();
   Shard zero = make_shard(small_model());
   const float zeros[4] = {};
@@ -187,7 +187,7 @@ TEST_CASE("absent is not zero: the first step makes another momentum of it") {
   CHECK(values(zero, 1)[0] == 0.25);
 }
 
-TEST_CASE("a full version is given and taken; replay from there gives the same bytes") {
+TEST_CASE("a full version is given and taken; replay from there gives the same bytes (G7)") {
   Shard shard = loaded();
   REQUIRE(shard.apply(scalars(1), {contiguous_pieces(shard.range(), kGradient)}));
   std::vector<std::vector<std::uint8_t>> stored;

@@ -45,7 +45,7 @@ Json step() {
 
 }  // namespace
 
-TEST_CASE("an attach body becomes a schema") {
+TEST_CASE("an attach body becomes a schema (B7)") {
   const auto schema = parse_schema(attach());
   REQUIRE_MESSAGE(schema, schema.error().text());
   CHECK(schema->parameters.size() == 5);

@@ -45,7 +45,7 @@ TEST_CASE("clamp is torch's: a NaN passes, zeros keep their sign, crossed bounds
   CHECK(apply_op(clamp(2, 1).op, 5) == 1);
 }
 
-TEST_CASE("a chain applies in order and only where it is meant") {
+TEST_CASE("a chain applies in order and only where it is meant (A19)") {
   Transform some = clamp(-1, 1);
   some.all = false;
   some.parameters = {1, 3};

@@ -167,7 +167,7 @@ TEST_CASE("impossible points are refused") {
   CHECK_FALSE(decode_side_state(encode(state).value()).has_value());
 }
 
-TEST_CASE("a point record beyond 1 MiB is refused with a remedy, before it is stored") {
+TEST_CASE("a point record beyond 1 MiB is refused with a remedy, before it is stored (J15)") {
   PointRecord record = point();
   record.canonical.layout_json.resize(kPointRecordBytesMax);
   const auto large = encode(record);

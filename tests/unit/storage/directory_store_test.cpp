@@ -91,7 +91,7 @@ TEST_CASE("hostile keys stay inside the store; links and folders are no objects"
   CHECK(fs::exists(dir.path + "/outside"));
 }
 
-TEST_CASE("of many contenders exactly one creates a key, and all see its content") {
+TEST_CASE("of many contenders exactly one creates a key, and all see its content (I15, J5)") {
   TempDir dir(true);
   auto a = open_at(dir.path), b = open_at(dir.path, nullptr, "tap1");
   for (int round = 0; round < 30; ++round) {
@@ -113,7 +113,7 @@ TEST_CASE("of many contenders exactly one creates a key, and all see its content
   CHECK(tmp_files(dir.path) == 0);
 }
 
-TEST_CASE("every failing call of a write is a named error, leaves nothing half, and the retry succeeds") {
+TEST_CASE("every failing call of a write is a named error, leaves nothing half, and the retry succeeds (I11)") {
   struct Expected {
     const char* fault;
     ErrorCode code;
@@ -179,7 +179,7 @@ TEST_CASE("short writes and slow calls change nothing but the number of calls") 
   CHECK(store->get(kKey, 1 << 20).value() == content);
 }
 
-TEST_CASE("reading errors are errors, never absence") {
+TEST_CASE("reading errors are errors, never absence (J13)") {
   TempDir dir(true);
   {
     require_ok(open_at(dir.path)->put(kKey, {bytes_of("x")}));
@@ -215,7 +215,7 @@ TEST_CASE("a store that is unmounted is an error: not empty, and nothing is writ
   CHECK(store->get(kKey, 10).value() == bytes_of("x"));
 }
 
-TEST_CASE("stray temporary files of the own name are deleted, others and active ones are not") {
+TEST_CASE("stray temporary files of the own name are deleted, others and active ones are not (I5)") {
   TempDir dir(true);
   auto store = open_at(dir.path);
   for (const char* name : {"tap0.0a1b", "tap0.ffff", "tap1.0a1b", "tap0.x.0a1b", "tap00.0a1b"})
@@ -265,7 +265,7 @@ TEST_CASE("for reading only: nothing is made, nothing is written") {
   }
 }
 
-TEST_CASE("killed after the link of a point record: the point is there, whole, and its retry finds it") {
+TEST_CASE("killed after the link of a point record: the point is there, whole, and its retry finds it (I1)") {
   TempDir dir(true);
   auto store = open_at(dir.path);
   PointMaker maker{*store};

@@ -182,7 +182,7 @@ TEST_CASE("a gap, a damaged or foreign newest epoch and another predecessor are 
   CHECK(create_epoch(store, next(newest, "tap1")).error().code == ErrorCode::kObjectStore);
 }
 
-TEST_CASE("many proposers in a directory: every epoch has exactly one winner, and the chain holds") {
+TEST_CASE("many proposers in a directory: every epoch has exactly one winner, and the chain holds (J6)") {
   TempDir dir(true);
   constexpr std::uint64_t kRounds = 8;
   constexpr std::size_t kProposers = 8;

@@ -98,7 +98,7 @@ TEST_CASE("a point that is gone, or a store that fails: no lease stays, and the 
   CHECK(t.table.take(1, 1, "x").has_value());
 }
 
-TEST_CASE("retention spares the point that the table holds, whatever it keeps otherwise") {
+TEST_CASE("retention spares the point that the table holds, whatever it keeps otherwise (I9)") {
   Table t;
   PointRetainOptions options;
   options.points_kept = 1;

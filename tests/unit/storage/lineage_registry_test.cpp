@@ -26,7 +26,7 @@ LineageRequest request(const std::string& nonce, LineageId parent = 0, StepNumbe
 
 }  // namespace
 
-TEST_CASE("the same run gets its number again, another run the next one") {
+TEST_CASE("the same run gets its number again, another run the next one (I3)") {
   MemoryStore store;
   const auto first = ok(claim_lineage(store, request("r1")));
   CHECK(first.created);
@@ -75,7 +75,7 @@ TEST_CASE("a damaged claim holds its number; an unreadable one stops new claims"
   CHECK(read_claim(store, "a", 7).error().code == ErrorCode::kObjectForeign);
 }
 
-TEST_CASE("contending runs on several nodes get different numbers without a hole, the same run one") {
+TEST_CASE("contending runs on several nodes get different numbers without a hole, the same run one (I3)") {
   TempDir dir(true);
   std::vector<LineageId> numbers(12);
   {

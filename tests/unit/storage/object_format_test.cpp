@@ -92,7 +92,7 @@ TEST_CASE("keys of data objects say what the object is") {
   CHECK_FALSE(identity_of("cluster/store-id").has_value());
 }
 
-TEST_CASE("a damaged stretch is found where it is: header, each chunk, chunk digests") {
+TEST_CASE("a damaged stretch is found where it is: header, each chunk, chunk digests (J12)") {
   const auto good = golden("storage", "object_chunks.1.hex");
   const schema::ObjectRef ref{log_key(kJobName, 3, 7, 44, "u"), good.size(), sha256(good)};
   const std::size_t table_at = kObjectHeaderBytes + 10240;

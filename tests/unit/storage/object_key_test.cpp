@@ -58,7 +58,7 @@ TEST_CASE("job names become one safe segment each") {
     CHECK_FALSE(job_of_segment(wrong).has_value());
 }
 
-TEST_CASE("what is no key is none: another form of the same number, hostile paths") {
+TEST_CASE("what is no key is none: another form of the same number, hostile paths (I4, I17)") {
   const std::string base = "jobs/a/00000000000000000003/";
   const std::vector<std::string> wrong = {
       "",

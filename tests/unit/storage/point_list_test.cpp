@@ -98,7 +98,7 @@ TEST_CASE("choice: newest valid of the newest lineage, then its parent up to the
   CHECK(job.choose() == "POINT_NONE");
 }
 
-TEST_CASE("a damaged point is passed over with its reason, and the next older one is chosen") {
+TEST_CASE("a damaged point is passed over with its reason, and the next older one is chosen (I4)") {
   Job job;
   job.maker.start();
   job.points(1, 3, 8, 2);
@@ -128,7 +128,7 @@ TEST_CASE("a damaged point is passed over with its reason, and the next older on
   CHECK(job.choose() == "POINT_NONE");
 }
 
-TEST_CASE("a lost record is passed over: its objects show that a newer step was published or was about to be") {
+TEST_CASE("a lost record is passed over: its objects show that a newer step was published or was about to be (I20)") {
   Job job;
   job.maker.start();
   job.points(1, 3, 6, 2);

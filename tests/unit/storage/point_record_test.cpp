@@ -15,7 +15,7 @@ using gradtap::testing::bytes_of;
 
 namespace {}  // namespace
 
-TEST_CASE("objects are put under their key's identity and read back whole or not at all") {
+TEST_CASE("objects are put under their key's identity and read back whole or not at all (J4)") {
   MemoryStore store;
   const std::string key = log_key("a", 1, 2, 3, "u");
   const auto one = bytes_of("one"), two = bytes_of("two");
@@ -43,7 +43,7 @@ TEST_CASE("objects are put under their key's identity and read back whole or not
   CHECK(read_object(store, ref, 1000).error().code == ErrorCode::kObjectMissing);
 }
 
-TEST_CASE("create: ours, a twin's, another state") {
+TEST_CASE("create: ours, a twin's, another state (I5, J5, J7)") {
   MemoryStore store;
   PointMaker maker{store};
   maker.start();

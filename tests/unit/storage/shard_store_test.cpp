@@ -264,7 +264,7 @@ TEST_CASE("a second process or a second open is refused by the lock") {
   CHECK(second.error().code == ErrorCode::kStoreLocked);
 }
 
-TEST_CASE("free space is asked of the store's own file system") {
+TEST_CASE("free space is asked of the store's own file system (J3)") {
   TempDir dir;
   auto options = options_at(dir.path);
   options.min_free_bytes = std::uint64_t{1} << 60;
@@ -277,7 +277,7 @@ TEST_CASE("free space is asked of the store's own file system") {
   require_ok(store->put_side("x", std::vector<std::uint8_t>{1}, true));  // still usable
 }
 
-TEST_CASE("a full disk: the step is refused, what was durable is read, and after freeing the store goes on") {
+TEST_CASE("a full disk: the step is refused, what was durable is read, and after freeing the store goes on (J2)") {
   TempDir dir;
   if (::mount("tmpfs", dir.path.c_str(), "tmpfs", 0, "size=24m") != 0) {
     MESSAGE("SKIPPED full_disk: needs root to mount a tmpfs");
@@ -306,7 +306,7 @@ TEST_CASE("a full disk: the step is refused, what was durable is read, and after
   ::umount2(dir.path.c_str(), MNT_DETACH);
 }
 
-TEST_CASE("readers on another thread see whole steps while the owner writes") {
+TEST_CASE("readers on another thread see whole steps while the owner writes (G7)") {
   TempDir dir;
   auto store = open_or_fail(options_at(dir.path));
   OwnedCommit baseline(kStoreJob, 1, 0);

@@ -461,6 +461,16 @@ class Restarts(Case):
         blobs["scheduler"], blobs["scaler"] = blobs["scaler"], blobs["scheduler"]
         self.refused("NO_VALID_POINT", self.with_blobs(copy.deepcopy(point), blobs), "DIGEST_MISMATCH: side state scaler")
 
+    def test_E5_nothing_is_resumed_from_weights_only(self):
+        point = self.run_of(Job(1), 1, 2)
+        size = int.from_bytes(point.state[:8], "little")
+        header, data = json.loads(point.state[8:8 + size]), point.state[8 + size:]
+        header["__metadata__"]["contents"] = "weights-only"
+        text = json.dumps(header).encode()
+        text += b" " * (-len(text) % 8)
+        point.state = len(text).to_bytes(8, "little") + text + data
+        self.refused("POINT_INCOMPLETE", point, "expected full, found weights-only", step=2)
+
     def test_C10_C19_a_model_that_is_not_the_restored_one_is_not_tapped(self):
         job = Job(1)
         point = self.run_of(job, 1, 3)
@@ -493,6 +503,55 @@ class Restarts(Case):
             job = Job(2)
             with Listed([point]) as server:
                 self.assertEqual(job.restore(server.endpoint).step, 2, bad)
+
+
+    def test_K9_where_the_time_of_a_restore_went_is_said(self):
+        point = self.run_of(Job(1), 1, 2)
+        damaged = copy.deepcopy(point)
+        damaged.step = damaged.entry["step"] = damaged.record["step"] = 3
+
+        class Slow(PointServer):
+            def answer(self, path):
+                time.sleep(0.3 if "/state" in path else 0.0)
+                return super().answer(path)
+
+        del single.lines[:]
+        with Slow([point, damaged]) as server:
+            restored = Job(2).restore(server.endpoint)
+        self.assertEqual(restored.step, 2)
+        self.assertEqual(sorted(restored.seconds), ["check", "list", "read", "set"])
+        self.assertGreater(restored.seconds["read"], 0.6)  # the candidate that was passed over counts too
+        self.assertLess(restored.seconds["set"], restored.seconds["read"])
+        said = "".join(single.lines)
+        self.assertIn("step 3 passed over", said)
+        self.assertRegex(said, r"restored: lineage 1, step 2; list \d+\.\d s, read \d+\.\d s, check \d+\.\d s, set \d")
+
+    def test_G5_the_peak_memory_of_a_restore_is_twice_the_state(self):
+        torch.manual_seed(1)
+        net = nn.Sequential(*[nn.Linear(1000, 1000, bias=False) for _ in range(4)])
+        optimizer = torch.optim.AdamW(net.parameters(), lr=0.1)
+        state = [(n, list(p.shape), {k: p.detach().clone().numpy() for k in ("param", "exp_avg", "exp_avg_sq")}, 0)
+                 for n, p in net.named_parameters()]
+        point = Point(1, 0, 1, state, {0: (b"", {})}, None)
+        size = len(point.state)
+
+        def kib(field):
+            with open("/proc/self/status") as f:
+                return int([line for line in f if line.startswith(field)][0].split()[1])
+
+        with PointServer([point]) as server:
+            try:
+                with open("/proc/self/clear_refs", "w") as f:
+                    f.write("5")  # the peak begins anew
+            except OSError:
+                self.skipTest("SKIPPED: the peak of memory cannot be reset here")
+            before = kib("VmRSS:")
+            gradtap.restore(server.endpoint, "unit", model=net, optimizer=optimizer, timeout_ms=20000)
+            grown = (kib("VmHWM:") - before) * 1024
+        self.assertEqual(words(optimizer.state[net[3].weight]["exp_avg"])[:100], words(net[3].weight)[:100])
+        # The moments are new, the file is mapped (and may be dropped by the kernel); nothing else grows with the state.
+        self.assertLess(grown, 2 * size + (24 << 20))
+        self.assertGreater(grown, size // 2)
 
 
 class NoCollectives(Case):
