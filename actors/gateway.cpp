@@ -1,12 +1,16 @@
 #include "actors/gateway.h"
 
+#include <mutex>
 #include <optional>
 #include <string_view>
 #include <vector>
 
+#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "actors/request_path.h"
 #include "common/number_text.h"
+#include "common/teller.h"
 
 namespace gradtap::actors {
 
@@ -14,18 +18,7 @@ namespace {
 
 constexpr std::chrono::milliseconds kDeadline{4000};
 constexpr std::size_t kEventsPerAnswer = 1000;
-
-std::vector<std::string_view> split_path(std::string_view path) {
-  std::vector<std::string_view> parts;
-  while (!path.empty()) {
-    const std::size_t slash = path.find('/');
-    const std::string_view part = path.substr(0, slash);
-    if (!part.empty()) parts.push_back(part);
-    if (slash == std::string_view::npos) break;
-    path.remove_prefix(slash + 1);
-  }
-  return parts;
-}
+constexpr std::chrono::milliseconds kTellPause{1000};
 
 std::optional<std::uint64_t> number(const HttpRequest& request, const std::string& key, std::uint64_t absent) {
   const auto it = request.query.find(key);
@@ -58,7 +51,22 @@ Error no_points() {
 
 class Router {
  public:
-  Router(caf::actor_system& system, GatewayOptions options) : system_(system), options_(std::move(options)) {}
+  Router(caf::actor_system& system, GatewayOptions options)
+      : system_(system), options_(std::move(options)), teller_(options_.events.get(), kTellPause) {}
+
+  [[nodiscard]] Result<Admission> admit(const RequestHead& head) {
+    if (!options_.guard) return Admission{std::string(head.peer), {}};
+    auto admitted = options_.guard->admit(head);
+    if (!admitted) tell(std::string(head.peer), admitted.error());
+    return admitted;
+  }
+
+  [[nodiscard]] Status check_body(const Admission& admission, std::string_view body) {
+    if (!options_.guard) return {};
+    Status same = options_.guard->check_body(admission, body);
+    if (!same) tell(admission.caller, same.error());
+    return same;
+  }
 
   [[nodiscard]] HttpAnswer answer(HttpRequest&& request) {
     const auto parts = split_path(request.path);
@@ -83,7 +91,38 @@ class Router {
     return side_request(std::move(request), parts);
   }
 
+  // Every read of state is written down, with what came of it.
   [[nodiscard]] Result<std::function<bool(const ByteSink&)>> stream(const HttpRequest& request) {
+    auto prepared = prepare_stream(request);
+    if (!options_.access_log) return prepared;
+    const std::shared_ptr<AccessLog> log = options_.access_log;
+    AccessRecord record{request.caller, request.path, {}, 0, {}};
+    for (const auto& [key, value] : request.query)
+      record.query += fmt::format("{}{}={}", record.query.empty() ? "" : "&", key, value);
+    if (!prepared) {
+      record.result = error_name(prepared.error().code);
+      log->add(record);
+      return prepared;
+    }
+    return [run = std::move(*prepared), log, record](const ByteSink& sink) mutable {
+      const bool whole = run([&](const char* data, std::size_t count) {
+        if (!sink(data, count)) return false;
+        record.bytes += count;
+        return true;
+      });
+      record.result = whole ? "whole" : "cut";
+      log->add(record);
+      return whole;
+    };
+  }
+
+ private:
+  void tell(const std::string& who, const Error& error) {
+    const std::lock_guard lock(teller_mutex_);
+    teller_.tell("a request was refused", "address", who, error);
+  }
+
+  [[nodiscard]] Result<std::function<bool(const ByteSink&)>> prepare_stream(const HttpRequest& request) {
     const auto parts = split_path(request.path);
     if (parts.size() < 4 || parts[2] != options_.job)
       return fail(ErrorCode::kJobUnknown, "this node does not protect that job", request.path, options_.job);
@@ -99,7 +138,6 @@ class Router {
     return options_.state(*step, *optimizer != 0);
   }
 
- private:
   template <class Handle, class... Args>
   HttpAnswer ask(const Handle& handle, Args&&... args) {
     HttpAnswer answer;
@@ -115,10 +153,6 @@ class Router {
                                         "try again"});
                  });
     return answer;
-  }
-
-  static bool of_side_channel(std::string_view what) {
-    return what == "attach" || what == "messages" || what == "detach" || what == "chunks" || what == "blobs";
   }
 
   HttpAnswer side_request(HttpRequest&& request, const std::vector<std::string_view>& parts) {
@@ -238,26 +272,46 @@ class Router {
 
   caf::actor_system& system_;
   GatewayOptions options_;
+  std::mutex teller_mutex_;
+  Teller teller_;
 };
 
 struct GatewayState {
   static inline const char* name = "gateway";
   std::shared_ptr<HttpServer> server;
-  std::shared_ptr<PointAnswers> points;  // may be null
+  std::shared_ptr<PointAnswers> points;   // may be null
+  std::shared_ptr<AccessGuard> guard;     // may be null
+  std::shared_ptr<AccessLog> access_log;  // may be null
 };
 
 GatewayActor::behavior_type gateway(GatewayActor::stateful_pointer<GatewayState> self,
-                                    const std::shared_ptr<HttpServer>& server,
-                                    const std::shared_ptr<PointAnswers>& points) {
+                                    const std::shared_ptr<HttpServer>& server, const GatewayOptions& options) {
   self->state.server = server;
-  self->state.points = points;
+  self->state.points = options.points;
+  self->state.guard = options.guard;
+  self->state.access_log = options.access_log;
   return {
       [self](status_atom) {
         const HttpServer& http = *self->state.server;
         nlohmann::json body = {{"port", http.port()},
                                {"requests", http.requests()},
                                {"refused_bodies", http.refused_bodies()},
-                               {"waits_for_thread", http.waits_for_thread()}};
+                               {"waits_for_thread", http.waits_for_thread()},
+                               {"dropped", http.dropped()},
+                               {"late", http.late()}};
+        if (const AccessGuard* const guard = self->state.guard.get(); guard != nullptr) {
+          const AccessGuard::Counters access = guard->counters();
+          body["access"] = {{"open", guard->open()},
+                            {"signed", access.signed_requests},
+                            {"refused_nothing", access.refused_nothing},
+                            {"refused_malformed", access.refused_malformed},
+                            {"refused_key", access.refused_key},
+                            {"refused_signature", access.refused_signature},
+                            {"refused_token", access.refused_token},
+                            {"refused_body", access.refused_body}};
+        }
+        if (const AccessLog* const log = self->state.access_log.get(); log != nullptr)
+          body["state_reads"] = {{"logged", log->added()}, {"lost", log->lost()}};
         if (const PointAnswers* const points = self->state.points.get(); points != nullptr) {
           const storage::LeaseTable::Counters leases = points->leases();
           body["point_reads_refused"] = points->refused();
@@ -271,17 +325,20 @@ GatewayActor::behavior_type gateway(GatewayActor::stateful_pointer<GatewayState>
 
 }  // namespace
 
-Result<Gateway> spawn_gateway(caf::actor_system& system, GatewayOptions options) {
+Result<Gateway> spawn_gateway(caf::actor_system& system, const GatewayOptions& options) {
   const HttpServerOptions http = options.http;
-  const std::shared_ptr<PointAnswers> points = options.points;
-  auto router = std::make_shared<Router>(system, std::move(options));
+  auto router = std::make_shared<Router>(system, options);
   HttpHandlers handlers;
+  handlers.admit = [router](const RequestHead& head) { return router->admit(head); };
+  handlers.check_body = [router](const Admission& admission, std::string_view body) {
+    return router->check_body(admission, body);
+  };
   handlers.answer = [router](HttpRequest&& request) { return router->answer(std::move(request)); };
   handlers.stream = [router](const HttpRequest& request) { return router->stream(request); };
   auto server = std::make_shared<HttpServer>(http, std::move(handlers));
   GRADTAP_TRY(server->start());
   return Gateway{[router](HttpRequest&& request) { return router->here(std::move(request)); },
-                 system.spawn(gateway, server, points), server};
+                 system.spawn(gateway, server, options), server};
 }
 
 }  // namespace gradtap::actors

@@ -2,13 +2,16 @@
 //
 // Purpose: turn requests into messages to the side channel and the admin actor, with a deadline each, and answers
 // back. Threads: the server's; each request uses a scoped actor of its thread. Owns the server. Failure behaviour: an
-// actor that does not answer in time yields 503, never a hanging connection.
+// actor that does not answer in time yields 503, never a hanging connection; who may not ask is refused
+// before the body is read, counted, and told as an event at most once a second.
 #pragma once
 
 #include <functional>
 #include <memory>
 #include <string>
 
+#include "actors/access_guard.h"
+#include "actors/access_log.h"
 #include "actors/http_server.h"
 #include "actors/interfaces.h"
 #include "actors/point_answers.h"
@@ -30,6 +33,8 @@ struct GatewayOptions {
   std::function<Result<std::function<bool(const ByteSink&)>>(StepNumber step, bool optimizer)> state;
   // Recovery points; null where none are published (no object store).
   std::shared_ptr<PointAnswers> points;
+  std::shared_ptr<AccessGuard> guard;     // null: everybody may do everything
+  std::shared_ptr<AccessLog> access_log;  // of reads of state; null: none is kept
 };
 
 struct Gateway {
@@ -39,6 +44,6 @@ struct Gateway {
   std::shared_ptr<HttpServer> server;  // started
 };
 
-[[nodiscard]] Result<Gateway> spawn_gateway(caf::actor_system& system, GatewayOptions options);
+[[nodiscard]] Result<Gateway> spawn_gateway(caf::actor_system& system, const GatewayOptions& options);
 
 }  // namespace gradtap::actors

@@ -11,6 +11,10 @@ int status_of(ErrorCode code) {
       return 413;
     case ErrorCode::kRequestMalformed:
       return 400;
+    case ErrorCode::kUnauthorized:
+      return 401;
+    case ErrorCode::kForbidden:
+      return 403;
     case ErrorCode::kJobUnknown:
     case ErrorCode::kStepUnavailable:
     case ErrorCode::kObjectMissing:

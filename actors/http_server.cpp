@@ -4,30 +4,39 @@
 #include <condition_variable>
 #include <deque>
 #include <mutex>
+#include <optional>
 #include <thread>
 #include <vector>
 
 #include <httplib.h>
 #include <sys/socket.h>
 
+#include "actors/connection_table.h"
+#include "actors/http_connection.h"
 #include "actors/page_files.h"
 
 namespace gradtap::actors {
 
 namespace {
 
-// An idle connection holds a thread, and stop() waits for it this long; clients connect again without a loss.
-constexpr time_t kKeepAliveSeconds = 5;
+// An idle connection holds a thread; clients connect again without a loss.
+constexpr std::chrono::milliseconds kKeepAlive{5000};
 constexpr int kStartPolls = 10'000;
 // The page runs its own scripts, speaks to this node, and is shown in no frame.
 constexpr const char* kPagePolicy =
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; base-uri 'none'; "
     "form-action 'none'; frame-ancestors 'none'";
+constexpr int kBacklog = 128;
+// A connection has at least this long before it may have to give way.
+constexpr std::chrono::milliseconds kGrace{100};
+constexpr std::chrono::milliseconds kAskAgain{20};
 
-// httplib's own pool queues accepted connections without a bound; this one makes the accept loop wait instead.
+// httplib's own pool queues accepted connections without a bound; this one makes the accept loop wait instead, until
+// another connection has ended or given way.
 class BoundedPool final : public httplib::TaskQueue {
  public:
-  BoundedPool(unsigned threads, std::atomic<std::uint64_t>& waits) : waits_(waits) {
+  BoundedPool(unsigned threads, std::atomic<std::uint64_t>& waits, ConnectionTable& table)
+      : waits_(waits), table_(table) {
     for (unsigned i = 0; i < threads; ++i) threads_.emplace_back([this] { work(); });
   }
 
@@ -35,7 +44,13 @@ class BoundedPool final : public httplib::TaskQueue {
     std::unique_lock lock(mutex_);
     if (idle_ <= tasks_.size()) {
       waits_.fetch_add(1, std::memory_order_relaxed);
-      room_.wait(lock, [this] { return stopping_ || idle_ > tasks_.size(); });
+      const auto room = [this] { return stopping_ || idle_ > tasks_.size(); };
+      while (!room()) {
+        lock.unlock();
+        table_.drop_one(std::chrono::steady_clock::now(), kGrace);
+        lock.lock();
+        room_.wait_for(lock, kAskAgain, room);
+      }
     }
     tasks_.push_back(std::move(task));
     work_.notify_one();
@@ -68,6 +83,7 @@ class BoundedPool final : public httplib::TaskQueue {
   }
 
   std::atomic<std::uint64_t>& waits_;
+  ConnectionTable& table_;
   std::vector<std::thread> threads_;
   std::mutex mutex_;
   std::condition_variable work_;
@@ -84,25 +100,140 @@ HttpRequest to_request(const httplib::Request& from) {
   for (const auto& [key, value] : from.params) request.query.emplace(key, value);
   request.session = from.get_header_value("X-Gradtap-Session");
   request.body = from.body;
+  request.caller = HttpConnection::current().admission.caller;
   return request;
+}
+
+bool takes_body(const std::string& method) {
+  return method == "POST" || method == "PUT" || method == "DELETE";
+}
+
+std::uint64_t announced_bytes(const httplib::Request& request) {
+  return request.get_header_value<std::uint64_t>("Content-Length");
+}
+
+void give(httplib::Response& to, const HttpAnswer& answer) {
+  to.status = answer.status;
+  if (answer.status == 401) to.set_header("WWW-Authenticate", "GT1, Bearer");
+  to.set_content(answer.body, "application/json");
 }
 
 }  // namespace
 
+// httplib's server on connections of our own.
+class BoundedServer final : public httplib::Server {
+ public:
+  BoundedServer(const HttpServerOptions& options, ConnectionTable& table, std::atomic<std::uint64_t>& late)
+      : table_(table), late_(late) {
+    limits_.request = std::chrono::milliseconds(options.request_timeout_ms);
+    limits_.idle = kKeepAlive;
+  }
+  // httplib asks for a backlog of 5.
+  void widen_backlog() { (void)::listen(svr_sock_.load(), kBacklog); }
+
+ private:
+  bool process_and_close_socket(socket_t socket) override {
+    HttpConnection connection(socket, limits_, table_, late_);
+    bool unread = false;
+    while (connection.wait_for_request(svr_sock_)) {
+      bool closed = false;
+      connection.begin_request();
+      const bool answered =
+          process_request(connection, false, closed, [&](httplib::Request&) { connection.head_ends(); });
+      connection.end_request();
+      // After a head that is none, nothing that follows can be trusted to be one.
+      unread = connection.closing() || !connection.head_ended();
+      if (!answered || closed || unread) break;
+    }
+    if (unread) connection.linger();
+    return true;
+  }
+
+  ConnectionTable& table_;
+  std::atomic<std::uint64_t>& late_;
+  HttpConnectionLimits limits_;
+};
+
 struct HttpServer::Impl {
   HttpServerOptions options;
   HttpHandlers handlers;
-  httplib::Server server;
-  std::thread thread;
+  ConnectionTable connections;
   std::atomic<std::uint64_t> requests{0};
   std::atomic<std::uint64_t> refused_bodies{0};
   std::atomic<std::uint64_t> waits{0};
+  std::atomic<std::uint64_t> late{0};
+  BoundedServer server;
+  std::thread thread;
+
+  explicit Impl(HttpServerOptions with, HttpHandlers by)
+      : options(std::move(with)), handlers(std::move(by)), server(options, connections, late) {}
+
+  // The answer to a head that cannot go on.
+  [[nodiscard]] std::optional<HttpAnswer> refuse_head(const httplib::Request& from) {
+    const auto malformed = [](std::string what, std::string expected, int status) {
+      return http_error({ErrorCode::kRequestMalformed, std::move(what), {}, std::move(expected), {}, {}}, status);
+    };
+    // A chunked body has no length to refuse it by, and httplib would gather all of it; a packed one has another
+    // length.
+    if (from.has_header("Transfer-Encoding"))
+      return malformed("a body without a length is not taken", "Content-Length", 411);
+    if (from.has_header("Content-Encoding")) return malformed("a packed body is not taken", "plain bytes", 415);
+    if (from.get_header_value_count("Content-Length") > 1 || from.get_header_value_count("Authorization") > 1)
+      return malformed("a header is there twice", "one of a kind", 400);
+    if (from.method != "GET" && !takes_body(from.method))
+      return malformed("the method is not taken", "GET, POST, PUT or DELETE", 405);
+    HttpConnection& connection = HttpConnection::current();
+    if (handlers.admit) {
+      const std::string session = from.get_header_value("X-Gradtap-Session");
+      const std::string first_seq = from.get_header_value("X-Gradtap-Seq");
+      const std::string digest = from.get_header_value("X-Gradtap-Content-SHA256");
+      const std::string authorization = from.get_header_value("Authorization");
+      std::string address;
+      int port = 0;
+      connection.get_remote_ip_and_port(address, port);
+      const bool proxied = from.has_header("X-Forwarded-For") || from.has_header("Forwarded") || from.has_header("Via");
+      auto admitted = handlers.admit(
+          {from.method, from.path, from.target, session, first_seq, digest, authorization, address, proxied});
+      connection.trust(admitted.has_value());
+      if (!admitted) return http_error(admitted.error());
+      connection.admission = std::move(*admitted);
+    } else {
+      connection.trust(true);
+    }
+    if (announced_bytes(from) <= options.body_bytes_max) return std::nullopt;
+    refused_bodies.fetch_add(1, std::memory_order_relaxed);
+    return http_error({ErrorCode::kRequestTooLarge,
+                       "the body is larger than side_channel.body_bytes_max",
+                       {},
+                       std::to_string(options.body_bytes_max),
+                       {},
+                       "send smaller chunks"});
+  }
+
+  // Before the body is read; true: it is not.
+  [[nodiscard]] bool route(const httplib::Request& from, httplib::Response& to) {
+    HttpConnection& connection = HttpConnection::current();
+    const bool body_follows = from.has_header("Transfer-Encoding") || announced_bytes(from) > 0;
+    const auto refused = refuse_head(from);
+    // What is not read as a body would be taken for the next request.
+    if (body_follows && (refused || !takes_body(from.method))) {
+      connection.close_after();
+      to.set_header("Connection", "close");
+    }
+    if (!refused) return false;
+    requests.fetch_add(1, std::memory_order_relaxed);
+    give(to, *refused);
+    return true;
+  }
 
   void answer(const httplib::Request& from, httplib::Response& to) {
     requests.fetch_add(1, std::memory_order_relaxed);
-    const HttpAnswer answer = handlers.answer(to_request(from));
-    to.status = answer.status;
-    to.set_content(answer.body, "application/json");
+    HttpConnection& connection = HttpConnection::current();
+    connection.busy();
+    if (handlers.check_body)
+      if (const Status same = handlers.check_body(connection.admission, from.body); !same)
+        return give(to, http_error(same.error()));
+    give(to, handlers.answer(to_request(from)));
   }
 
   // A file of the live page: the same bytes for everybody, no figure of the node is in them.
@@ -117,13 +248,9 @@ struct HttpServer::Impl {
 
   void stream(const httplib::Request& from, httplib::Response& to) {
     requests.fetch_add(1, std::memory_order_relaxed);
+    HttpConnection::current().busy();
     auto prepared = handlers.stream(to_request(from));
-    if (!prepared) {
-      const HttpAnswer answer = http_error(prepared.error());
-      to.status = answer.status;
-      to.set_content(answer.body, "application/json");
-      return;
-    }
+    if (!prepared) return give(to, http_error(prepared.error()));
     to.set_chunked_content_provider(
         "application/octet-stream", [run = std::move(*prepared)](std::size_t, httplib::DataSink& sink) {
           const bool whole = run([&sink](const char* data, std::size_t count) { return sink.write(data, count); });
@@ -133,10 +260,8 @@ struct HttpServer::Impl {
   }
 };
 
-HttpServer::HttpServer(HttpServerOptions options, HttpHandlers handlers) : impl_(std::make_unique<Impl>()) {
-  impl_->options = std::move(options);
-  impl_->handlers = std::move(handlers);
-}
+HttpServer::HttpServer(HttpServerOptions options, HttpHandlers handlers)
+    : impl_(std::make_unique<Impl>(std::move(options), std::move(handlers))) {}
 
 HttpServer::~HttpServer() {
   stop();
@@ -144,12 +269,6 @@ HttpServer::~HttpServer() {
 
 Status HttpServer::start() {
   Impl& impl = *impl_;
-  const time_t seconds = impl.options.request_timeout_ms / 1000;
-  const time_t microseconds = static_cast<time_t>(impl.options.request_timeout_ms % 1000) * 1000;
-  impl.server.set_read_timeout(seconds, microseconds);
-  impl.server.set_write_timeout(seconds, microseconds);
-  impl.server.set_keep_alive_timeout(kKeepAliveSeconds);
-  impl.server.set_keep_alive_max_count(1'000'000);
   impl.server.set_payload_max_length(impl.options.body_bytes_max);
   impl.server.set_tcp_nodelay(true);
   // httplib's default shares the port with whoever else listens on it.
@@ -157,35 +276,24 @@ Status HttpServer::start() {
     const int yes = 1;
     (void)::setsockopt(socket, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
   });
-  // A chunked body has no length to refuse it by, and httplib would gather all of it.
-  impl.server.set_pre_routing_handler([](const httplib::Request& from, httplib::Response& to) {
-    if (!from.has_header("Transfer-Encoding")) return httplib::Server::HandlerResponse::Unhandled;
-    const HttpAnswer answer = http_error(
-        {ErrorCode::kRequestMalformed, "a body without a length is not taken", {}, "Content-Length", {}, {}}, 411);
-    to.status = answer.status;
-    to.set_header("Connection", "close");
-    to.set_content(answer.body, "application/json");
-    return httplib::Server::HandlerResponse::Handled;
+  impl.server.set_pre_routing_handler([&impl](const httplib::Request& from, httplib::Response& to) {
+    return impl.route(from, to) ? httplib::Server::HandlerResponse::Handled
+                                : httplib::Server::HandlerResponse::Unhandled;
   });
-  impl.server.new_task_queue = [&impl] { return new BoundedPool(impl.options.connections_max, impl.waits); };
+  impl.server.new_task_queue = [&impl] {
+    return new BoundedPool(impl.options.connections_max, impl.waits, impl.connections);
+  };
   impl.server.set_exception_handler([](const httplib::Request&, httplib::Response& to, std::exception_ptr) {
     const HttpAnswer answer =
         http_error({ErrorCode::kRequestMalformed, "the request could not be handled", {}, {}, {}, {}}, 500);
     to.status = answer.status;
     to.set_content(answer.body, "application/json");
   });
-  impl.server.set_error_handler([&impl](const httplib::Request&, httplib::Response& to) {
-    if (to.status == 413) {
-      impl.refused_bodies.fetch_add(1, std::memory_order_relaxed);
-      to.set_content(http_error({ErrorCode::kRequestTooLarge,
-                                 "the body is larger than side_channel.body_bytes_max",
-                                 {},
-                                 std::to_string(impl.options.body_bytes_max),
-                                 {},
-                                 "send smaller chunks"})
-                         .body,
-                     "application/json");
-    }
+  // What httplib says by itself has no body: text that is no head, a form of more than 8 KiB.
+  impl.server.set_error_handler([](const httplib::Request&, httplib::Response& to) {
+    if (!to.body.empty()) return;
+    const int status = to.status;
+    give(to, http_error({ErrorCode::kRequestMalformed, "this is not a request", {}, "HTTP/1.1", {}, {}}, status));
   });
   const auto handler = [&impl](const httplib::Request& from, httplib::Response& to) { impl.answer(from, to); };
   for (const char* const path : {R"(/v1/jobs/[^/]+/state)", R"(/v1/jobs/[^/]+/points/[^/]+/[^/]+/(state|side))"})
@@ -208,6 +316,7 @@ Status HttpServer::start() {
                   "a free address of this host", "in use or not local", "stop the other program or change node.listen");
     port_ = impl.options.port;
   }
+  impl.server.widen_backlog();
   impl.thread = std::thread([&impl] { impl.server.listen_after_bind(); });
   // Before it runs, httplib's stop() does nothing, and ours would wait for ever.
   for (int i = 0; i < kStartPolls && !impl.server.is_running(); ++i)
@@ -229,6 +338,12 @@ std::uint64_t HttpServer::refused_bodies() const {
 }
 std::uint64_t HttpServer::waits_for_thread() const {
   return impl_->waits.load(std::memory_order_relaxed);
+}
+std::uint64_t HttpServer::dropped() const {
+  return impl_->connections.dropped();
+}
+std::uint64_t HttpServer::late() const {
+  return impl_->late.load(std::memory_order_relaxed);
 }
 
 }  // namespace gradtap::actors

@@ -1,9 +1,11 @@
 // HttpServer: the listening socket of the gateway, over cpp-httplib.
 //
 // Purpose: keep HTTP out of the actors. It parses nothing but HTTP; paths and bodies go to the handlers as they came.
-// Threads: start and stop by one owner; handlers run on the server's own threads, up to connections_max at once; more
-// connections wait in the kernel's backlog. Invariants: a body above body_bytes_max is refused with 413 before it is
-// read whole; reads and writes have deadlines. Failure behaviour: a handler never throws; what it answers is sent.
+// Threads: start and stop by one owner; handlers run on the server's own threads, up to connections_max at once; where
+// there are more, the one that has waited longest gives way (connection_table.h). Invariants: whoever is not admitted
+// is answered before a byte of the body is read; a body above body_bytes_max is refused with 413, a packed one with 415
+// and one without a length with 411; a head has 64 KiB at most; a request has a deadline as a whole, and each write
+// one. Failure behaviour: a handler never throws; what it answers is sent.
 #pragma once
 
 #include <atomic>
@@ -13,6 +15,7 @@
 #include <memory>
 #include <string>
 
+#include "actors/access_guard.h"
 #include "actors/http_answer.h"
 #include "common/error.h"
 
@@ -32,12 +35,16 @@ struct HttpRequest {
   std::map<std::string, std::string> query;
   std::string session;  // X-Gradtap-Session
   std::string body;
+  std::string caller;  // who was admitted, for the access log
 };
 
 // Writes a part of a stream; false when the peer has gone.
 using ByteSink = std::function<bool(const char* data, std::size_t count)>;
 
 struct HttpHandlers {
+  // Whether a request may go on, from its head alone; and whether its body is what was admitted. Empty: all may.
+  std::function<Result<Admission>(const RequestHead&)> admit;
+  std::function<Status(const Admission&, std::string_view body)> check_body;
   std::function<HttpAnswer(HttpRequest&&)> answer;
   // For GET .../state and .../side: prepares (an error becomes the answer), then streams; false aborts the connection,
   // so that a cut stream is never taken for a whole one.
@@ -57,6 +64,8 @@ class HttpServer {
   [[nodiscard]] std::uint64_t requests() const;
   [[nodiscard]] std::uint64_t refused_bodies() const;
   [[nodiscard]] std::uint64_t waits_for_thread() const;  // connections that found every thread busy
+  [[nodiscard]] std::uint64_t dropped() const;           // connections that gave way to newer ones
+  [[nodiscard]] std::uint64_t late() const;              // requests that did not come to their end in time
 
  private:
   struct Impl;

@@ -1,6 +1,7 @@
 #include "actors/node.h"
 
 #include <algorithm>
+#include <filesystem>
 #include <utility>
 #include <vector>
 
@@ -71,6 +72,16 @@ Status Node::Impl::start() {
         "SECURITY IS NONE: nothing between the nodes is encrypted, and whoever can send from a member's address can "
         "read and change everything; set security = \"tls\" in the cluster file",
         {});
+  }
+  if (job.security == "none") {
+    warnings.emplace_back(
+        "job.security is none: whoever reaches node.listen can read and change everything of the job");
+    log_warn(
+        "THE JOB IS OPEN: whoever reaches node.listen can read and change everything of it; make a key with gradtap "
+        "secret new, name it in job.secret_file, and remove security = \"none\"",
+        {{"job", job.name}});
+  } else if (job.secret_file.empty()) {
+    warnings.emplace_back("the job has no secret: every user and program of this host can read and change it");
   }
   retention = std::make_shared<TapRetention>(config.assembly.retain_bytes, 2);
   std::vector<dataplane::IpAddress> endpoints;
@@ -236,7 +247,14 @@ Status Node::Impl::start_actors() {
     answering.leases = std::make_shared<storage::LeaseTable>(objects, clock, random, leasing);
     gate.points = std::make_shared<PointAnswers>(std::move(answering));
   }
-  auto opened = spawn_gateway(*system, std::move(gate));
+  auto rules = access_rules(config, job);
+  if (!rules) return std::unexpected(rules.error());
+  gate.guard = std::make_shared<AccessGuard>(std::move(*rules));
+  auto reads = AccessLog::open((std::filesystem::path(config.node.data_dir) / "access.log").string(),
+                               config.security.access_log_bytes);
+  if (!reads) return std::unexpected(reads.error());
+  gate.access_log = std::move(*reads);
+  auto opened = spawn_gateway(*system, gate);
   if (!opened) return std::unexpected(opened.error());
   gateway = std::move(*opened);
   next->gateway = gateway.actor;
@@ -323,6 +341,8 @@ Status check_node_config(const NodeConfig& config) {
   if (job.endpoints.size() < 2)
     return fail(ErrorCode::kConfigImpossibleValue, "a job has at least two ranks", "job.endpoints", ">= 2",
                 std::to_string(job.endpoints.size()), "list every rank's address, in rank order");
+  const auto rules = access_rules(config, job);
+  if (!rules) return std::unexpected(rules.error());
   return {};
 }
 

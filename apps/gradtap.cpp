@@ -11,13 +11,21 @@
 #include "apps/commands/generate_command.h"
 #include "apps/commands/nodes_command.h"
 #include "apps/commands/points_command.h"
+#include "apps/commands/secret_command.h"
 
 int main(int argc, char** argv) {
   using namespace gradtap::commands;
   CLI::App app{"gradtap: look at and take out what gradtap nodes and recovery points hold"};
   app.require_subcommand(1);
   Common common;
+  auto add_access = [](CLI::App* command, NodeAccess& access) {
+    command->add_option("--token-file", access.token_file, "read or admin token of the node, from another host")
+        ->envname("GRADTAP_TOKEN_FILE");
+    command->add_option("--secret-file", access.secret_file, "the job's key, for its state")
+        ->envname("GRADTAP_SECRET_FILE");
+  };
   auto add_common = [&](CLI::App* command) {
+    add_access(command, common.access);
     command->add_option("--endpoint", common.endpoint, "gateway of a node, http://host:port")->capture_default_str();
     command->add_option("--job", common.job, "job name; default: the node's only job");
     command->add_flag("--json", common.json, "machine-readable output");
@@ -55,6 +63,8 @@ int main(int argc, char** argv) {
     command->add_option("name", member.name, "node.name of the node")->required();
     command->add_option("--endpoint", common.endpoint, "gateway of any member, http://host:port")
         ->capture_default_str();
+    command->add_option("--token-file", common.access.token_file, "admin token of the members, from another host")
+        ->envname("GRADTAP_TOKEN_FILE");
     command->add_option("--wait-s", member.wait_s, "how long to wait until shards are where they belong; 0: not at all")
         ->capture_default_str();
     command->callback([&member, name] { member.action = name; });
@@ -79,6 +89,7 @@ int main(int argc, char** argv) {
 
   PointOptions point;
   auto add_point = [&](CLI::App* command) {
+    add_access(command, point.access);
     command->add_option("--source", point.source, "directory of an object store, or a node's gateway http://host:port")
         ->required();
     command->add_option("--job", point.job, "job name; default: the source's only job");
@@ -134,6 +145,7 @@ int main(int argc, char** argv) {
   auto* export_endpoint = export_command->add_option("--endpoint", common.endpoint,
                                                      "gateway of a node: a durable step of it; needs --step");
   export_endpoint->capture_default_str()->excludes(export_source);
+  add_access(export_command, common.access);
   export_command->add_option("--job", common.job, "job name; default: the only job");
   export_command->add_flag("--json", point.json, "machine-readable output (recovery points)")->needs(export_source);
   export_command->add_option("--lineage", point.lineage, "default: the newest one, then those it was restored from")
@@ -166,6 +178,10 @@ int main(int argc, char** argv) {
   CaOptions ca_options;
   auto* ca_command = app.add_subcommand("ca", "certificates of the node link (docs/security.md)");
   ca_flags(ca_command, ca_options);
+
+  SecretOptions secret_options;
+  auto* secret_command = app.add_subcommand("secret", "keys of jobs and tokens of nodes (docs/security.md)");
+  secret_flags(secret_command, secret_options);
 
   InspectOptions inspect_options;
   auto* inspect_command = app.add_subcommand("inspect", "what a capture holds: flows, ops, completeness");
@@ -273,6 +289,7 @@ int main(int argc, char** argv) {
   if (*lineages_command) return lineages(point);
   if (*export_command) {
     point.job = common.job;
+    point.access = common.access;
     if (!point.source.empty()) return export_point(point, out_file, format, optimizer);
     if (!point.step) {
       std::fputs("export: --step is required without --source\n", stderr);
@@ -284,5 +301,6 @@ int main(int argc, char** argv) {
   if (*doctor_command) return doctor(doctor_options);
   if (*generate_command) return generate(generated);
   if (*ca_command) return ca(ca_options);
+  if (*secret_command) return secret(secret_options);
   return inspect(inspect_options);
 }

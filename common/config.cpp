@@ -118,8 +118,11 @@ Result<NodeConfig> load_config(const std::string& path) {
   auto config = parse_config(*text, path);
   if (!config) return config;
   const std::filesystem::path folder = std::filesystem::path(path).parent_path();
-  for (std::string* const file :
-       {&config->security.ca_file, &config->security.certificate_file, &config->security.key_file})
+  std::vector<std::string*> files = {&config->security.ca_file, &config->security.certificate_file,
+                                     &config->security.key_file, &config->security.read_token_file,
+                                     &config->security.admin_token_file};
+  for (JobSection& job : config->jobs) files.push_back(&job.secret_file);
+  for (std::string* const file : files)
     if (!file->empty()) *file = (folder / *file).string();
   return config;
 }

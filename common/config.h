@@ -81,7 +81,7 @@ struct ClusterSection {
   std::string file;  // relative to the node's file; empty: this node alone
 };
 
-// How this node shows its peers who it is; read when the cluster file's security is tls.
+// How this node shows its peers who it is (the cluster file's security is tls), and who may ask it over HTTP.
 struct SecuritySection {
   std::string ca_file;  // like the others: as written; load_config() makes it relative to the file's folder
   std::string certificate_file;
@@ -89,6 +89,10 @@ struct SecuritySection {
   std::uint64_t reload_interval_ms = 10000;
   std::uint64_t renew_after_ms = 3600000;
   bool any_address = false;
+  std::string read_token_file;   // opens the node's own answers; made relative like the three above
+  std::string admin_token_file;  // opens commands and the state of every job too
+  bool trust_loopback = true;
+  std::uint64_t access_log_bytes = std::uint64_t{8} << 20;
 };
 
 struct LinkSection {
@@ -133,6 +137,8 @@ struct JobSection {
   std::uint64_t grace_ms = 200;
   std::uint64_t trainer_silent_ms = 30000;
   std::string dtype = "float32";
+  std::string secret_file;          // keys that open this job; load_config() makes it relative to the file's folder
+  std::string security = "secret";  // none: whoever reaches the gateway may use the job
   WireTransport transport = WireTransport::kGloo;
   NcclSection nccl;
 };

@@ -20,6 +20,7 @@ constexpr std::array<std::string_view, 2> kChecksums = {"required", "offload"};
 constexpr std::array<std::string_view, 1> kDtypes = {"float32"};
 constexpr std::array<std::string_view, 2> kTransports = {"gloo", "nccl"};
 constexpr std::array<std::string_view, 2> kSecurities = {"tls", "none"};
+constexpr std::array<std::string_view, 2> kJobSecurities = {"secret", "none"};
 
 #define GRADTAP_UINT(section, key, min, max)                                           \
   UintField<NodeConfig> {                                                              \
@@ -124,6 +125,15 @@ const std::vector<Row<NodeConfig>> kNodeRows = {
      GRADTAP_UINT(security, renew_after_ms, 1000, 86400000)},
     {"security", "any_address", "true: a peer with the right certificate may come from another address than its own",
      BoolField<NodeConfig>{+[](NodeConfig& config) -> bool& { return config.security.any_address; }}},
+    {"security", "read_token_file",
+     "token that opens status, nodes, events and lists from another host; closed to others",
+     GRADTAP_TEXT(security, read_token_file, TextRule::kAny)},
+    {"security", "admin_token_file", "token that opens commands and the state too; closed to others",
+     GRADTAP_TEXT(security, admin_token_file, TextRule::kAny)},
+    {"security", "trust_loopback", "true: 127.0.0.1 reads and commands without a token; false: behind a proxy",
+     BoolField<NodeConfig>{+[](NodeConfig& config) -> bool& { return config.security.trust_loopback; }}},
+    {"security", "access_log_bytes", "size at which access.log becomes access.log.1",
+     GRADTAP_UINT(security, access_log_bytes, 64 * kKi, kGi)},
 
     {"link", "call_timeout_ms", "deadline of one request to a peer", GRADTAP_UINT(link, call_timeout_ms, 100, 600000)},
     {"link", "chunk_bytes", "bytes of one chunk of an answer", GRADTAP_UINT(link, chunk_bytes, 4 * kKi, 4 * kMi)},
@@ -169,6 +179,13 @@ const std::vector<Row<JobSection>> kJobRows = {
      ChoiceField<JobSection>{kDtypes,
                              +[](JobSection& job, std::size_t index) { job.dtype = std::string(kDtypes[index]); },
                              +[](JobSection&) { return std::size_t{0}; }}},
+    {"job", "secret_file", "keys that open this job, closed to others (gradtap secret new)",
+     TextField<JobSection>{+[](JobSection& job) -> std::string& { return job.secret_file; }, TextRule::kAny}},
+    {"job", "security",
+     "secret: requests of the job are signed, unless nobody but this host can reach it; none: anybody may use the job",
+     ChoiceField<JobSection>{
+         kJobSecurities, +[](JobSection& job, std::size_t index) { job.security = std::string(kJobSecurities[index]); },
+         +[](JobSection& job) { return std::size_t{job.security == kJobSecurities[0] ? 0U : 1U}; }}},
     {"job", "transport", "what carries the collectives: gloo over TCP, or NCCL over RoCEv2",
      ChoiceField<JobSection>{kTransports,
                              +[](JobSection& job, std::size_t i) { job.transport = static_cast<WireTransport>(i); },

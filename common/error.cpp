@@ -152,6 +152,10 @@ std::string_view error_name(ErrorCode code) {
       return "MEMBER_CONFLICT";
     case ErrorCode::kMemberUnsafe:
       return "MEMBER_UNSAFE";
+    case ErrorCode::kUnauthorized:
+      return "UNAUTHORIZED";
+    case ErrorCode::kForbidden:
+      return "FORBIDDEN";
   }
   return "UNKNOWN_CODE";
 }

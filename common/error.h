@@ -96,6 +96,9 @@ enum class ErrorCode : std::uint16_t {
   kMemberUnknown = 531,
   kMemberConflict = 532,
   kMemberUnsafe = 533,
+  // who may ask
+  kUnauthorized = 540,
+  kForbidden = 541,
 };
 
 struct Error {

@@ -17,6 +17,7 @@
 #include <asio/steady_timer.hpp>
 
 #include "common/random.h"
+#include "common/teller.h"
 #include "link/door.h"
 
 namespace gradtap::link {

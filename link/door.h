@@ -19,11 +19,11 @@
 #include <asio/ip/tcp.hpp>
 #include <asio/steady_timer.hpp>
 
+#include "common/teller.h"
 #include "link/bulk_threads.h"
 #include "link/link_counters.h"
 #include "link/link_options.h"
 #include "link/member_book.h"
-#include "link/teller.h"
 #include "link/tunnel_set.h"
 #include "schema/link_codec.h"
 

@@ -14,6 +14,7 @@
 #include <asio/steady_timer.hpp>
 #include <fmt/format.h>
 
+#include "common/teller.h"
 #include "link/bulk_threads.h"
 #include "link/certificate.h"
 #include "link/control_ports.h"

@@ -88,14 +88,14 @@ def short_system():
             ("trainer_kill", ["short"], 300), ("point_damage", ["short"], 240), ("publish_faults", ["short"], 240),
             ("nccl_live", ["short"], 240), ("link_security", ["short"], 240), ("scale_short", [], 240),
             ("scale_chaos", ["--seed", "4"], 240), ("admission", [], 120), ("user_cases", ["short"], 180),
-            ("doctor", [], 120)]
+            ("doctor", [], 120), ("gateway_attack", ["short"], 120)]
 
 
 def long_system():
     return [("live_matrix", [], 5400), ("mirror_loss", [], 1200), ("node_kill", [], 3600), ("client_hardship", [], 1200),
             ("restart", ["long"], 3600), ("points_every_step", ["long"], 1800), ("cluster_kill", ["long"], 7200),
             ("trainer_kill", ["long"], 3600), ("point_damage", ["long"], 3600), ("publish_faults", ["long"], 2400),
-            ("nccl_live", ["long"], 2400), ("link_security", ["long"], 900),
+            ("nccl_live", ["long"], 2400), ("link_security", ["long"], 900), ("gateway_attack", ["long"], 600),
             ("scale_awkward", [], 1800), ("scale_work", [], 600), ("packages", [], 600),
             ("scale_chaos", ["--long"], 5400), ("user_cases", ["long"], 1800), ("live_page", [], 900), ("soak", [], 2400)]
 

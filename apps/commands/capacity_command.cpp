@@ -122,8 +122,8 @@ double& field_of(NodeShape& node, std::string_view name) {
 }
 
 // What the live nodes say of themselves.
-Result<std::vector<NodeShape>> ask_cluster(const std::string& endpoint) {
-  const NodeClient client(endpoint);
+Result<std::vector<NodeShape>> ask_cluster(const std::string& endpoint, const NodeAccess& access) {
+  const NodeClient client(endpoint, access);
   auto status = client.get("/v1/status");
   if (!status) return std::unexpected(status.error());
   std::vector<NodeShape> nodes;
@@ -245,6 +245,8 @@ void capacity_flags(CLI::App* command, CapacityOptions& options) {
       ->capture_default_str();
   command->add_option("--nodes", options.nodes, "default: as many as are needed; with --cluster: the live ones")
       ->check(CLI::Range(1U, capacity::kNodesMax));
+  command->add_option("--token-file", options.access.token_file, "with --cluster: a read token of its nodes")
+      ->envname("GRADTAP_TOKEN_FILE");
   command->add_option("--cluster", options.cluster, "gateway of a node: what the live nodes have, as they measured it");
   for (const NodeFlag& flag : kNodeFlags)
     command
@@ -259,7 +261,7 @@ int plan_capacity(CapacityOptions& options) {
   if (const Status read = read_job(options); !read) return unusable(read.error());
   NodeShape node;
   if (!options.cluster.empty()) {
-    const auto nodes = ask_cluster(options.cluster);
+    const auto nodes = ask_cluster(options.cluster, options.access);
     if (!nodes) return unusable(nodes.error());
     node = capacity::weakest(*nodes);
     if (options.nodes == 0) options.nodes = static_cast<std::uint32_t>(nodes->size());

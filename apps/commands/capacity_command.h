@@ -9,6 +9,7 @@
 
 #include <CLI/CLI.hpp>
 
+#include "apps/commands/node_access.h"
 #include "capacity/job_shape.h"
 
 namespace gradtap::commands {
@@ -29,6 +30,7 @@ struct CapacityOptions {
   capacity::JobShape job;
   std::uint32_t nodes = 0;  // 0: as many as are needed; of a cluster: its live nodes
   std::string cluster;
+  NodeAccess access;                                 // of that cluster
   std::map<std::string, double, std::less<>> given;  // fields of the node by their JSON names
   bool json = false;
 };

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "apps/commands/node_access.h"
 #include "common/error.h"
 
 namespace gradtap::commands {
@@ -17,6 +18,7 @@ struct Common {
   std::string endpoint = "http://127.0.0.1:7700";
   std::string job;  // empty: the node's only job
   bool json = false;
+  NodeAccess access;
 };
 
 // Says on standard error what is wrong; returns exit code 2.

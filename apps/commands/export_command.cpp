@@ -7,7 +7,7 @@
 namespace gradtap::commands {
 
 int export_state(const Common& common, std::uint64_t step, const std::string& file, bool optimizer) {
-  const NodeClient client(common.endpoint, 10'000);
+  const NodeClient client(common.endpoint, common.access, 10'000);
   const auto job = client.job_or_only(common.job);
   if (!job) return unusable(job.error());
   auto out = OutputFile::create(file);

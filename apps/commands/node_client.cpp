@@ -2,6 +2,9 @@
 
 #include <httplib.h>
 
+#include "common/request_signature.h"
+#include "common/sha256.h"
+
 namespace gradtap::commands {
 
 namespace {
@@ -36,6 +39,7 @@ httplib::Client connect(const std::string& endpoint, unsigned timeout_ms) {
   client.set_connection_timeout(seconds, microseconds);
   client.set_read_timeout(seconds, microseconds);
   client.set_write_timeout(seconds, microseconds);
+  client.set_url_encode(false);  // what is signed is what is sent
   return client;
 }
 
@@ -46,9 +50,36 @@ std::unexpected<Error> unreachable(const std::string& endpoint, const httplib::R
 
 }  // namespace
 
-NodeClient::NodeClient(std::string endpoint, unsigned timeout_ms)
+NodeClient::NodeClient(std::string endpoint, const NodeAccess& access, unsigned timeout_ms)
     : endpoint_(std::move(endpoint)), timeout_ms_(timeout_ms) {
   if (endpoint_.find("://") == std::string::npos) endpoint_ = "http://" + endpoint_;
+  if (!access.token_file.empty()) {
+    auto token = load_token(access.token_file);
+    if (token)
+      token_ = std::move(*token);
+    else
+      usable_ = std::unexpected(token.error());
+  } else if (!access.secret_file.empty()) {
+    const auto secrets = load_secrets(access.secret_file);
+    if (secrets)
+      secret_ = secrets->front();
+    else
+      usable_ = std::unexpected(secrets.error());
+  }
+}
+
+Result<std::multimap<std::string, std::string>> NodeClient::credentials(std::string_view method,
+                                                                        const std::string& path,
+                                                                        std::string_view body) const {
+  if (!usable_) return std::unexpected(usable_.error());
+  std::multimap<std::string, std::string> headers;
+  if (!token_.empty()) headers.emplace("Authorization", "Bearer " + token_);
+  if (secret_ && path.starts_with("/v1/jobs/")) {
+    const std::string digest = to_hex(sha256(body));
+    headers.emplace("X-Gradtap-Content-SHA256", digest);
+    headers.emplace("Authorization", request_authorization(*secret_, {method, path, {}, {}, digest}));
+  }
+  return headers;
 }
 
 namespace {
@@ -67,20 +98,30 @@ Result<nlohmann::json> document_of(const std::string& endpoint, const std::strin
 }  // namespace
 
 Result<nlohmann::json> NodeClient::get(const std::string& path) const {
-  return document_of(endpoint_, path, connect(endpoint_, timeout_ms_).Get(path));
+  const auto shown = credentials("GET", path, {});
+  if (!shown) return std::unexpected(shown.error());
+  const httplib::Headers headers(shown->begin(), shown->end());
+  return document_of(endpoint_, path, connect(endpoint_, timeout_ms_).Get(path, headers));
 }
 
 Result<nlohmann::json> NodeClient::post(const std::string& path, const nlohmann::json& body) const {
-  return document_of(endpoint_, path, connect(endpoint_, timeout_ms_).Post(path, body.dump(), "application/json"));
+  const std::string text = body.dump();
+  const auto shown = credentials("POST", path, text);
+  if (!shown) return std::unexpected(shown.error());
+  const httplib::Headers headers(shown->begin(), shown->end());
+  return document_of(endpoint_, path, connect(endpoint_, timeout_ms_).Post(path, headers, text, "application/json"));
 }
 
 Status NodeClient::download(const std::string& path, const std::function<bool(std::string_view)>& sink) const {
+  const auto shown = credentials("GET", path, {});
+  if (!shown) return std::unexpected(shown.error());
+  const httplib::Headers headers(shown->begin(), shown->end());
   httplib::Client client = connect(endpoint_, timeout_ms_);
   client.set_read_timeout(60, 0);  // rebuilding a large state from the log takes a while before the first byte
   int status = 0;
   std::string refusal;
   const auto result = client.Get(
-      path,
+      path, headers,
       [&](const httplib::Response& response) {
         status = response.status;
         return true;

@@ -167,7 +167,7 @@ int late(const NodesOptions& options) {
 }  // namespace
 
 int nodes_list(const Common& common) {
-  const NodeClient client(common.endpoint, kAnswerTimeoutMs);
+  const NodeClient client(common.endpoint, common.access, kAnswerTimeoutMs);
   const auto nodes = client.get("/v1/nodes");
   if (!nodes) return unusable(nodes.error());
   if (common.json)
@@ -178,7 +178,7 @@ int nodes_list(const Common& common) {
 }
 
 int nodes_change(const Common& common, const NodesOptions& options) {
-  const NodeClient client(common.endpoint, kAnswerTimeoutMs);
+  const NodeClient client(common.endpoint, common.access, kAnswerTimeoutMs);
   const auto answer = client.post("/v1/nodes", request_of(options, options.action));
   if (!answer) return nodes_refused(answer.error());
   if (options.check) {

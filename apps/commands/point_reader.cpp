@@ -121,7 +121,8 @@ class DirectoryReader final : public PointReader {
 
 class NodeReader final : public PointReader {
  public:
-  explicit NodeReader(const std::string& endpoint) : client_(endpoint, 30'000), patient_(endpoint, kVerifyTimeoutMs) {}
+  NodeReader(const std::string& endpoint, const NodeAccess& access)
+      : client_(endpoint, access, 30'000), patient_(endpoint, access, kVerifyTimeoutMs) {}
 
   Result<std::string> job_or_only(const std::string& name) const override { return client_.job_or_only(name); }
 
@@ -220,6 +221,10 @@ class NodeReader final : public PointReader {
       case ErrorCode::kOutOfRange:
       case ErrorCode::kLimitReached:
       case ErrorCode::kRequestMalformed:
+      case ErrorCode::kUnauthorized:
+      case ErrorCode::kForbidden:
+      case ErrorCode::kFileUnreadable:
+      case ErrorCode::kBadText:
         return false;
       default:
         return true;
@@ -232,8 +237,8 @@ class NodeReader final : public PointReader {
 
 }  // namespace
 
-Result<std::unique_ptr<PointReader>> PointReader::open(const std::string& source) {
-  if (source.find("://") != std::string::npos) return std::make_unique<NodeReader>(source);
+Result<std::unique_ptr<PointReader>> PointReader::open(const std::string& source, const NodeAccess& access) {
+  if (source.find("://") != std::string::npos) return std::make_unique<NodeReader>(source, access);
   storage::DirectoryStoreOptions options;
   options.path = source;
   options.read_only = true;

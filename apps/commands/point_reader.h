@@ -14,6 +14,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "apps/commands/node_access.h"
 #include "common/error.h"
 
 namespace gradtap::commands {
@@ -36,7 +37,7 @@ using Taken = nlohmann::json;
 class PointReader {
  public:
   virtual ~PointReader() = default;
-  [[nodiscard]] static Result<std::unique_ptr<PointReader>> open(const std::string& source);
+  [[nodiscard]] static Result<std::unique_ptr<PointReader>> open(const std::string& source, const NodeAccess& access);
 
   [[nodiscard]] virtual Result<std::string> job_or_only(const std::string& name) const = 0;
   // As the gateway answers (recovery/point_json.h).

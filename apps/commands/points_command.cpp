@@ -70,7 +70,7 @@ struct Asked {
 };
 
 Result<Asked> ask(const PointOptions& options) {
-  auto reader = PointReader::open(options.source);
+  auto reader = PointReader::open(options.source, options.access);
   if (!reader) return std::unexpected(reader.error());
   auto job = (*reader)->job_or_only(options.job);
   if (!job) return std::unexpected(job.error());

@@ -8,6 +8,8 @@
 #include <optional>
 #include <string>
 
+#include "apps/commands/node_access.h"
+
 namespace gradtap::commands {
 
 struct PointOptions {
@@ -16,6 +18,7 @@ struct PointOptions {
   std::optional<std::uint64_t> lineage;
   std::optional<std::uint64_t> step;
   bool json = false;
+  NodeAccess access;  // where the source is a node
 };
 
 int points_list(const PointOptions& options);

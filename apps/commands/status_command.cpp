@@ -46,7 +46,7 @@ void print_member_states(const nlohmann::json& status) {
 }
 
 int print_once(const Common& common) {
-  const NodeClient client(common.endpoint);
+  const NodeClient client(common.endpoint, common.access);
   const auto answer = client.get("/v1/status");
   if (!answer) return unusable(answer.error());
   if (common.json) {
@@ -77,7 +77,7 @@ int status(const Common& common, bool watch, unsigned interval_ms) {
 }
 
 int shards(const Common& common) {
-  const NodeClient client(common.endpoint);
+  const NodeClient client(common.endpoint, common.access);
   const auto job = client.job_or_only(common.job);
   if (!job) return unusable(job.error());
   const auto answer = client.get("/v1/jobs/" + *job + "/shards");
@@ -97,7 +97,7 @@ int shards(const Common& common) {
 }
 
 int digests(const Common& common, std::uint64_t from, std::uint64_t to) {
-  const NodeClient client(common.endpoint);
+  const NodeClient client(common.endpoint, common.access);
   const auto job = client.job_or_only(common.job);
   if (!job) return unusable(job.error());
   const auto answer = client.get(fmt::format("/v1/jobs/{}/digests?from={}&to={}", *job, from, to));
@@ -112,7 +112,7 @@ int digests(const Common& common, std::uint64_t from, std::uint64_t to) {
 }
 
 int events(const Common& common) {
-  const NodeClient client(common.endpoint);
+  const NodeClient client(common.endpoint, common.access);
   const auto answer = client.get("/v1/events?from=0");
   if (!answer) return unusable(answer.error());
   if (common.json) {

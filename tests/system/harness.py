@@ -72,6 +72,23 @@ def case_folder(case):
     shutil.rmtree(folder, ignore_errors=True)
 
 
+def secret_file(folder, job):
+    """The job's key, made once a case: its nodes and its ranks have the same."""
+    return _made(os.path.join(folder, job + ".secret"), "new", "--id", job)
+
+
+def token_file(folder, what):
+    """what: "read" or "admin"; the nodes of a case share it."""
+    return _made(os.path.join(folder, what + ".token"), "token")
+
+
+def _made(path, *arguments):
+    if not os.path.exists(path):
+        done = subprocess.run([os.path.join(BIN, "gradtap"), "secret", *arguments, path], capture_output=True, text=True)
+        require(done.returncode == 0, "gradtap secret: exit code %d: %s" % (done.returncode, done.stderr.strip()))
+    return path
+
+
 class Node:
     """gradtapd in a monitor namespace. number, sections and job_keys are for nodes of a cluster."""
 
@@ -90,7 +107,8 @@ class Node:
         self.child = None
         self.endpoints = endpoints or [rig.rank_address(i) for i in range(r.ranks)]
         with open(self.config, "w") as f:
-            f.write(self._toml(shard_elements, full_every_steps, tap) + job_keys + sections)
+            f.write(self._toml(shard_elements, full_every_steps, tap) + self._secret() + job_keys +
+                    with_tokens(sections, folder))
 
     def _toml(self, shard_elements, full_every_steps, tap):
         frame_bytes = 2048 if self.rig.mtu <= 1900 else 16384
@@ -126,6 +144,10 @@ full_every_steps = %d
 name = "%s"
 endpoints = [%s]
 """ % (self.name, self.data, queues, frame_bytes, ring, checksum, shard_elements, full_every_steps, self.job, endpoints)
+
+    def _secret(self):
+        """The last section of _toml is the job's."""
+        return 'secret_file = "%s"\n' % secret_file(self.folder, self.job)
 
     def rig_limit(self):
         """Bytes of rings this node may lock: the limit is the user's, so the nodes of a rig share it."""
@@ -227,7 +249,8 @@ endpoints = [%s]
 
     def cli(self, *arguments, seconds=120):
         command = self.rig.command(self.monitor, os.path.join(BIN, "gradtap"), *arguments)
-        done = subprocess.run(command, capture_output=True, text=True, timeout=seconds)
+        environment = dict(os.environ, GRADTAP_TOKEN_FILE=token_file(self.folder, "admin"))
+        done = subprocess.run(command, capture_output=True, text=True, timeout=seconds, env=environment)
         require(done.returncode == 0, "gradtap %s: exit code %d: %s"
                 % (" ".join(arguments), done.returncode, (done.stderr or done.stdout).strip()[-500:]))
         return done.stdout
@@ -240,6 +263,16 @@ endpoints = [%s]
         path = os.path.join(self.folder, "export.safetensors")
         self.cli("export", "--job", self.job, "--step", str(step), "--out", path, "--optimizer")
         return read_safetensors(path)
+
+
+def with_tokens(sections, folder):
+    """Sections of a node's configuration, with the tokens of the case in [security]."""
+    tokens = 'read_token_file = "%s"\nadmin_token_file = "%s"\n' % (token_file(folder, "read"),
+                                                                   token_file(folder, "admin"))
+    head = "[security]\n"
+    if head in sections:
+        return sections.replace(head, head + tokens, 1)
+    return sections + "\n" + head + tokens
 
 
 def describe(job):
@@ -270,6 +303,7 @@ class Job:
                  nice=0):
         self.rig = r
         self.name = name
+        self.secret = os.path.join(folder, job + ".secret")
         self.out = os.path.join(folder, name)
         os.makedirs(self.out, exist_ok=True)
         self.beside = beside
@@ -286,6 +320,8 @@ class Job:
                            PYTHONDONTWRITEBYTECODE="1", GRADTAP_BIN=os.path.join(BIN, "gradtap"))
         for name in ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY", "all_proxy", "ALL_PROXY"):
             environment.pop(name, None)
+        if os.path.exists(self.secret):
+            environment["GRADTAP_SECRET_FILE"] = self.secret
         for i in range(self.rig.ranks):
             with open(os.path.join(self.out, "rank%d.log" % i), "w") as log:
                 self.children.append(self.rig.start(

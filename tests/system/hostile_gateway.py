@@ -19,13 +19,16 @@ NONSENSE = [
     b"HTTP/1.1 200 OK\r\nContent-Length: 30\r\n\r\n" + b'{"session": null, "lineage": 1}'[:30],
 ]
 SLOW_BYTES_PER_SECOND = 1000
+RECORDED_MAX = 64 << 20
 
 
 class Gateway:
     """mode: "pass" (to the target), "slow" (1 kB/s each way), "nonsense", "silent" (accepts, never answers)."""
 
-    def __init__(self, rig, address, port, mode, target=None):
+    def __init__(self, rig, address, port, mode, target=None, recorded=None):
+        """recorded: a list that gets the bytes of every connection towards the target, at most RECORDED_MAX of each."""
         self.rig = rig
+        self.recorded = recorded
         self.mode = mode
         self.target = target
         self.accepted = 0
@@ -95,6 +98,9 @@ class Gateway:
         try:
             node.connect(self.target)
             pairs = {client: node, node: client}
+            heard = bytearray()
+            if self.recorded is not None:
+                self.recorded.append(heard)
             while not self._stop.is_set():
                 readable, _, _ = select.select(list(pairs), [], [], 0.2)
                 for source in readable:
@@ -107,6 +113,8 @@ class Gateway:
                         return
                     if mode == "silent":
                         continue
+                    if source is client and len(heard) < RECORDED_MAX:
+                        heard += data
                     pairs[source].sendall(data)
                     if mode == "slow":
                         time.sleep(0.1)

@@ -7,7 +7,7 @@ import json
 import time
 import urllib.parse
 
-from .link import ELSEWHERE, LATER, LinkError, error_text, session_unknown
+from .link import ELSEWHERE, LATER, UNTRUSTED, LinkError, error_text, session_unknown
 
 POLL_S = (0.02, 0.25)
 RESTARTS = 16
@@ -64,7 +64,7 @@ class Attaching:
 
     def _until_accepted(self, encoded, retry_s, begun, patience_s):
         path = "/v1/jobs/%s/attach" % self._job
-        wait = retry_s[0]
+        wait, untrusted = retry_s[0], 0
         while True:
             try:
                 status, answer = self._link.call("POST", path, encoded, {"Content-Type": "application/json"})
@@ -79,6 +79,11 @@ class Attaching:
                 self.progress += 1
                 self._refusals = 0
                 return answer
+            untrusted = untrusted + 1 if status in UNTRUSTED else 0
+            if 0 < untrusted < len(self._link):  # another one may have the right secret
+                self.stage = "attach answered %d: %s" % (status, error_text(answer))
+                self._another(wait, retry_s[1])
+                continue
             if status not in LATER and status != 404:
                 raise Outcome("status %d: %s" % (status, error_text(answer)))
             self.stage = "attach answered %d: %s" % (status, error_text(answer))

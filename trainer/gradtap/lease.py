@@ -40,9 +40,9 @@ def holder():
 class GatewayLease:
     """Taken from whichever gateway gives one, renewed by a thread, which takes another one where this one is lost."""
 
-    def __init__(self, endpoints, job, lineage, step, timeout_s, tick, say=log.say):
+    def __init__(self, endpoints, job, lineage, step, timeout_s, tick, say=log.say, signer=None):
         self._path = "/v1/jobs/%s/points/%d/%d/lease" % (urllib.parse.quote(job, safe=""), lineage, step)
-        self._link = Link(endpoints, min(timeout_s, CALL_S))
+        self._link = Link(endpoints, min(timeout_s, CALL_S), signer)
         self._say, self._told = say, False
         self._stop = threading.Event()
         self._renew_s = RENEW_S

@@ -13,7 +13,8 @@ class LinkError(Exception):
 
 
 class Link:
-    def __init__(self, endpoints, timeout_s):
+    def __init__(self, endpoints, timeout_s, signer=None):
+        self._signer = signer
         self._endpoints = [parse_endpoint(e) for e in endpoints]
         self._given = list(self._endpoints)
         self._at = 0
@@ -76,12 +77,16 @@ class Link:
     def call(self, method, path, body=None, headers=None, timeout_s=None):
         """(status, answer object). LinkError if there is no usable answer."""
         timeout = self.timeout_s if timeout_s is None else timeout_s
+        headers = dict(headers or {})
+        if self._signer is not None:
+            headers.update(self._signer.headers(method, path, body, headers.get("X-Gradtap-Session", ""),
+                                                headers.get("X-Gradtap-Seq", "")))
         for attempt in (0, 1):
             fresh = self._connection is None
             try:
                 self._connected(timeout)
                 self._connection.sock.settimeout(timeout)
-                self._connection.request(method, path, body=body, headers=headers or {})
+                self._connection.request(method, path, body=body, headers=headers)
                 response = self._connection.getresponse()
                 data = response.read(MAX_ANSWER + 1)
                 if len(data) > MAX_ANSWER:
@@ -127,6 +132,7 @@ def parse_endpoint(text):
 
 # The node that answered cannot help now, another one might.
 ELSEWHERE = (502, 503)
+UNTRUSTED = (401, 403)  # by this gateway; all must have the same secret
 LATER = (429, 500, 502, 503)
 
 

@@ -11,7 +11,7 @@ import os
 import tempfile
 import time
 
-from . import bits, layout, log
+from . import bits, layout, log, signing
 from .errors import RestoreError
 from .lease import NoLease, PointGone
 from .model import Model
@@ -29,12 +29,13 @@ PASS_OVER = frozenset(("DIGEST_MISMATCH", "POINT_DAMAGED", "POINT_INCOMPLETE", "
 
 
 def restore(source, job, *, model, optimizer, scheduler=None, scaler=None, extra=None, step=None, lineage=None,
-            or_fresh=False, ignore=(), timeout_ms=60000, scratch=None):
+            or_fresh=False, ignore=(), timeout_ms=60000, scratch=None, secret=None):
     """Called on every rank, after model and optimizer are built and before the first step. Raises RestoreError.
 
     source: endpoint(s), or a directory. step, lineage: a certain point instead of the newest. or_fresh: begin at step 0
     if no point exists at all. ignore: names of side state that may be missing or left over. timeout_ms: longest silence
-    of a source or of another rank. scratch: folder for the files read (default: the system's).
+    of a source or of another rank. scratch: folder for the files read (default: the system's). secret: the job's secret
+    file, for a source that is a gateway; without it, the one that GRADTAP_SECRET_FILE names.
     """
     try:
         # A rank that waits for another grants it two silent gateways.
@@ -42,7 +43,7 @@ def restore(source, job, *, model, optimizer, scheduler=None, scaler=None, extra
         if scaler is not None and not getattr(scaler, "is_enabled", lambda: True)():
             scaler = None  # as attach sees it
         attempt = _Attempt(source, job, model, optimizer, (scheduler, scaler, extra, ignore), timeout_ms / 1000.0,
-                           scratch, meeting)
+                           scratch, meeting, secret)
         return _lead(attempt, step, lineage, or_fresh) if meeting.rank == 0 else _follow(attempt)
     except RendezvousError as error:
         raise RestoreError("TIMEOUT", str(error)) from None
@@ -51,7 +52,8 @@ def restore(source, job, *, model, optimizer, scheduler=None, scaler=None, extra
 class _Attempt:
     """What one rank does with one candidate."""
 
-    def __init__(self, source, job, model, optimizer, things, timeout_s, scratch, meeting):
+    def __init__(self, source, job, model, optimizer, things, timeout_s, scratch, meeting, secret=None):
+        self._secret = secret
         self.job, self.meeting = job, meeting
         self._source, self._timeout_s, self._scratch = source, timeout_s, scratch
         self._things = things
@@ -71,7 +73,11 @@ class _Attempt:
 
     def source(self):
         if self._opened is None:
-            self._opened = open_source(self._source, self._timeout_s, self.meeting.rank)
+            try:
+                signer = signing.load(self._secret)
+            except signing.SecretError as error:
+                raise SourceError(str(error)) from None
+            self._opened = open_source(self._source, self._timeout_s, self.meeting.rank, signer)
         return self._opened
 
     def load(self, lineage, step, record_digest):

@@ -7,7 +7,7 @@ import urllib.parse
 
 from .attaching import Attaching, Outcome
 from .blobs import Blobs
-from .link import ELSEWHERE, LinkError, error_text, session_unknown
+from .link import ELSEWHERE, UNTRUSTED, LinkError, error_text, session_unknown
 from .outbox import BATCH_LINES
 
 BACKOFF_S = (0.2, 5.0)
@@ -209,7 +209,7 @@ class Sender:
             self.outcome = "superseded"
             self._on_disable("the node answered 409: " + error_text(answer))
         else:
-            self._failed("status %d: %s" % (status, error_text(answer)), fail_over=status in ELSEWHERE)
+            self._failed("status %d: %s" % (status, error_text(answer)), fail_over=status in ELSEWHERE + UNTRUSTED)
 
     def _lost_session(self, why):
         """No gateway is believed at once: the session is announced anew, and the others are asked."""
@@ -255,7 +255,8 @@ class Sender:
 
     def _post(self, lines):
         return self._link.call("POST", "/v1/jobs/%s/messages" % self._job, b"".join(line for _, line in lines),
-                               {"X-Gradtap-Session": self._session, "Content-Type": "application/x-ndjson"})
+                               {"X-Gradtap-Session": self._session, "X-Gradtap-Seq": str(lines[0][0]),
+                                "Content-Type": "application/x-ndjson"})
 
     def _rejected(self, lines, status, answer):
         """A batch with a message that the node will not take: one by one, to lose only that one."""

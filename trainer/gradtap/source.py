@@ -32,7 +32,7 @@ class NoSuchJob(Exception):
     """The source is in order and knows nothing of the job."""
 
 
-def open_source(source, timeout_s, rank=0):
+def open_source(source, timeout_s, rank=0, signer=None):
     """source: endpoint(s), or a directory."""
     if isinstance(source, (str, os.PathLike)):
         text = os.fspath(source)
@@ -40,7 +40,7 @@ def open_source(source, timeout_s, rank=0):
             return DirectorySource(text[7:], timeout_s)
         if "://" not in text and (os.path.isdir(text) or text.startswith((".", "/", "~"))):
             return DirectorySource(os.path.expanduser(text), timeout_s)
-    return HttpSource(split_endpoints(source), timeout_s, rank)
+    return HttpSource(split_endpoints(source), timeout_s, rank, signer)
 
 
 def no_tick():
@@ -48,7 +48,8 @@ def no_tick():
 
 
 class HttpSource:
-    def __init__(self, endpoints, timeout_s, rank=0):
+    def __init__(self, endpoints, timeout_s, rank=0, signer=None):
+        self._signer = signer
         self._texts = list(endpoints)
         self._endpoints = [parse_endpoint(e) for e in endpoints]
         self._at = rank % len(self._endpoints)  # the ranks spread over the gateways
@@ -74,7 +75,7 @@ class HttpSource:
     def lease(self, job, lineage, step, tick=no_tick):
         """Holds the point until release(). LeaseRefused, or PointGone."""
         order = self._texts[self._at:] + self._texts[:self._at]  # first the one that answered last
-        return GatewayLease(order, job, lineage, step, self._short_s, tick)
+        return GatewayLease(order, job, lineage, step, self._short_s, tick, signer=self._signer)
 
     def _json(self, path, tick):
         def take(response):
@@ -120,7 +121,7 @@ class HttpSource:
             try:
                 connection.connect()
                 connection.sock.settimeout(timeout_s)
-                connection.request("GET", path)
+                connection.request("GET", path, headers=self._signer.headers("GET", path) if self._signer else {})
                 response = connection.getresponse()
                 if response.status == 200:
                     return take(response)

@@ -13,7 +13,7 @@ import weakref
 import torch
 import torch.distributed as dist
 
-from . import admission, backward, baseline, hyper, inventory, layout, log, probe, transforms, witness
+from . import admission, backward, baseline, hyper, inventory, layout, log, probe, signing, transforms, witness
 from .link import Link, split_endpoints
 from .messages import StepRecord, attach_body, common_facts, render_layout, render_step
 from .model import Model
@@ -29,13 +29,15 @@ _live = weakref.WeakSet()
 
 
 def attach(ddp, optimizer, endpoint, job, scheduler=None, scaler=None, extra=None, attach_timeout_ms=10000,
-           flush_ms=5000, resume_from=None, queue_bytes=MAX_BYTES, blob_bytes=BLOB_BYTES, step_time_s=None):
+           flush_ms=5000, resume_from=None, queue_bytes=MAX_BYTES, blob_bytes=BLOB_BYTES, step_time_s=None, secret=None):
     """Called on every rank before the first step. Always returns a Tap; `tap.enabled` tells whether it is in force.
     resume_from: a Restored on which start() was called; steps are counted on from there.
-    step_time_s: how long a step takes; the nodes then refuse at once what they cannot keep up with."""
+    step_time_s: how long a step takes; the nodes then refuse at once what they cannot keep up with.
+    secret: the job's secret file; without it, the one that GRADTAP_SECRET_FILE names."""
     tap = Tap(optimizer, scaler, flush_ms / 1000.0)
     tap._limits = (queue_bytes, blob_bytes)
     tap._step_time_s = step_time_s
+    tap._secret = secret
     if resume_from is not None and getattr(resume_from, "fresh", False):
         resume_from = None
     tap._resume_from = resume_from
@@ -62,7 +64,7 @@ class Tap:
         self._log = log.RateLimited()
         self._sender = self._outbox = self._recorder = self._side = None
         self._resume_from, self._limits = None, (MAX_BYTES, BLOB_BYTES)
-        self._step_time_s = None
+        self._step_time_s = self._secret = None
         self._undo = []
         self._closed = False
         _live.add(self)
@@ -140,10 +142,14 @@ class Tap:
         queue_bytes, blob_bytes = self._limits
         self._side = SideState(self._model, scheduler, self._scaler, extra, blob_bytes)
         self._inventory = inventory.take(self._model, scheduler, self._scaler, extra, self._side.capture()[1])
+        try:
+            signer = signing.load(self._secret)
+        except signing.SecretError as error:
+            return str(error)
         endpoints = split_endpoints(endpoint)
         # While attach waits, silence of one gateway must leave time for the others.
         patience = timeout_s if len(endpoints) == 1 else timeout_s / (len(endpoints) + 1)
-        link = Link(endpoints, max(1.0, min(10.0, patience)))
+        link = Link(endpoints, max(1.0, min(10.0, patience)), signer)
         self._outbox = Outbox(rank, queue_bytes)
         self._sender = Sender(link, self._outbox, job, rank, self._log, self._turn_off_from_sender, blob_bytes,
                               max(1.0, min(10.0, timeout_s)))

@@ -97,8 +97,9 @@ struct Server {
   std::vector<HttpRequest> seen;
   std::unique_ptr<HttpServer> server;
 
-  explicit Server(HttpServerOptions options = {}) {
+  explicit Server(HttpServerOptions options = {}, std::function<Result<Admission>(const RequestHead&)> admit = {}) {
     HttpHandlers handlers;
+    handlers.admit = std::move(admit);
     handlers.answer = [this](HttpRequest&& got) {
       const int now = ++running;
       std::unique_lock lock(mutex);
@@ -366,6 +367,116 @@ TEST_CASE("the live page is served as it stands in its folder, with headers that
   CHECK(server.seen.empty());  // no actor is asked for it
   client.send(request("POST", "/", "x"));
   CHECK(client.answer().find("text/html") == std::string::npos);
+}
+
+TEST_CASE("who is not admitted is answered before the body, and is not heard again on that connection") {
+  Server server({}, [](const RequestHead& head) -> Result<Admission> {
+    if (head.authorization == "good") return Admission{"somebody", std::string(64, 'd')};
+    return fail(ErrorCode::kUnauthorized, "no", std::string(head.peer));
+  });
+  Client stranger(server.port());
+  // The body is announced and never comes; a second request hides where it would be.
+  stranger.send("POST /a HTTP/1.1\r\nHost: x\r\nContent-Length: 100000\r\n\r\nGET /hidden HTTP/1.1\r\nHost: x\r\n\r\n");
+  const std::string refused = stranger.rest();
+  CHECK(starts_with(refused, "HTTP/1.1 401"));
+  CHECK(refused.find("UNAUTHORIZED") != std::string::npos);
+  CHECK(refused.find("WWW-Authenticate: GT1, Bearer") != std::string::npos);
+  CHECK(refused.find("127.0.0.1") != std::string::npos);
+  CHECK(refused.find("HTTP/1.1", 10) == std::string::npos);
+  CHECK(stranger.closed());
+  // Without a body the connection may be used again.
+  Client asker(server.port());
+  asker.send(request("GET", "/a"));
+  CHECK(starts_with(asker.answer(), "HTTP/1.1 401"));
+  asker.send(request("GET", "/b", {}, "Authorization: good\r\n"));
+  CHECK(starts_with(asker.answer(), "HTTP/1.1 200"));
+  REQUIRE(server.seen.size() == 1);
+  CHECK(server.seen[0].path == "/b");
+  CHECK(server.seen[0].caller == "somebody");
+}
+
+TEST_CASE("what a head says reaches the judge as it was written") {
+  std::string seen;
+  Server server({}, [&seen](const RequestHead& head) -> Result<Admission> {
+    seen = fmt::format("{} {} {} {} {} {} {} {}", head.method, head.path, head.target, head.session, head.first_seq,
+                       head.body_sha256, head.authorization, head.proxied);
+    return Admission{};
+  });
+  Client client(server.port());
+  client.send(request("PUT", "/a%2Fb?x=%31&y", "body",
+                      "X-Gradtap-Session: s\r\nX-Gradtap-Seq: 7\r\nX-Gradtap-Content-SHA256: d\r\n"
+                      "authorization: GT1 k:0\r\nVia: 1.1 x\r\n"));
+  CHECK(starts_with(client.answer(), "HTTP/1.1 200"));
+  CHECK(seen == "PUT /a/b /a%2Fb?x=%31&y s 7 d GT1 k:0 true");
+}
+
+TEST_CASE("packed bodies, doubled headers, other methods and bodies of questions are refused by name") {
+  Server server;
+  const auto first_line = [&](const std::string& text) {
+    Client client(server.port());
+    client.send(text);
+    return client.rest().substr(0, 12);
+  };
+  CHECK(first_line(request("POST", "/x", "abc", "Content-Encoding: gzip\r\n")) == "HTTP/1.1 415");
+  CHECK(first_line("POST /x HTTP/1.1\r\nContent-Length: 3\r\nContent-Length: 4\r\n\r\nabc") == "HTTP/1.1 400");
+  CHECK(first_line("GET /x HTTP/1.1\r\nAuthorization: a\r\nAuthorization: b\r\nConnection: close\r\n\r\n") ==
+        "HTTP/1.1 400");
+  for (const char* const method : {"HEAD", "OPTIONS", "PATCH"})
+    CHECK(first_line(fmt::format("{} /x HTTP/1.1\r\nConnection: close\r\n\r\n", method)) == "HTTP/1.1 405");
+  CHECK(server.seen.empty());
+  // A question with a body is answered, and what follows is not taken for another one.
+  Client client(server.port());
+  client.send("GET /x HTTP/1.1\r\nContent-Length: 28\r\n\r\nGET /hidden HTTP/1.1\r\na: b\r\n\r\n");
+  const std::string all = client.rest();
+  CHECK(starts_with(all, "HTTP/1.1 200"));
+  CHECK(all.find("HTTP/1.1", 10) == std::string::npos);
+  CHECK(server.seen.size() == 1);
+}
+
+TEST_CASE("a head has an end: headers without number are cut off, and so is one byte at a time") {
+  HttpServerOptions options;
+  options.request_timeout_ms = 300;
+  Server server(options);
+  Client many(server.port());
+  std::string text = "GET /x HTTP/1.1\r\n";
+  for (int i = 0; i < 4000; ++i) text += fmt::format("x{}: {}\r\n", i, std::string(30, 'y'));
+  many.send(text);
+  CHECK_FALSE(starts_with(many.rest(), "HTTP/1.1 200"));
+  CHECK(many.closed());
+  Client drip(server.port());
+  const auto begin = std::chrono::steady_clock::now();
+  while (!drip.closed() && std::chrono::steady_clock::now() - begin < 10s) {
+    drip.send("G");
+    (void)drip.rest(20ms);
+  }
+  CHECK(Seconds(std::chrono::steady_clock::now() - begin) < 5s);
+  CHECK(server.server->late() >= 1);
+  CHECK(server.seen.empty());
+}
+
+TEST_CASE("strangers who fill every place give way; who was admitted and works does not") {
+  HttpServerOptions options;
+  options.connections_max = 4;
+  options.request_timeout_ms = 30'000;
+  Server server(options);
+  Client known(server.port());
+  known.send(request("GET", "/known"));
+  CHECK(starts_with(known.answer(), "HTTP/1.1 200"));
+  std::vector<std::unique_ptr<Client>> idle;
+  for (int i = 0; i < 12; ++i) {
+    idle.push_back(std::make_unique<Client>(server.port()));
+    idle.back()->send("GET /half HTTP/1.1\r\n");
+  }
+  const auto begin = std::chrono::steady_clock::now();
+  for (int i = 0; i < 5; ++i) {
+    Client fresh(server.port());
+    fresh.send(request("GET", "/fresh"));
+    known.send(request("GET", "/known"));
+    CHECK(starts_with(known.answer(), "HTTP/1.1 200"));
+    CHECK(starts_with(fresh.answer(20s), "HTTP/1.1 200"));
+  }
+  CHECK(Seconds(std::chrono::steady_clock::now() - begin) < 20s);  // a half request may wait for 30 s
+  CHECK(server.server->dropped() >= 8);
 }
 
 }  // namespace gradtap::actors

@@ -1,6 +1,6 @@
 // Teller: tells events that a stranger can cause, at most one in a while; how many were left out is told with the next.
 //
-// One thread. Events may be null: nothing is told. Internal to the link.
+// One thread. Events may be null: nothing is told.
 #pragma once
 
 #include <chrono>
@@ -12,7 +12,7 @@
 #include "common/error.h"
 #include "common/event_ring.h"
 
-namespace gradtap::link {
+namespace gradtap {
 
 class Teller {
  public:
@@ -38,4 +38,4 @@ class Teller {
   std::uint64_t untold_ = 0;
 };
 
-}  // namespace gradtap::link
+}  // namespace gradtap
