@@ -1,9 +1,11 @@
 #include "actors/access_guard.h"
 
-#include <map>
+#include <filesystem>
+#include <fstream>
 
 #include <doctest/doctest.h>
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include "common/request_signature.h"
 #include "common/sha256.h"
@@ -216,6 +218,52 @@ TEST_CASE("an open job: its own requests pass, questions and commands about the 
   CHECK(verdict(guard, {"GET", "/v1/status"}) == kNo);
   CHECK(verdict(guard, {"POST", "/v1/nodes"}) == kNo);
   CHECK(verdict(guard, {"POST", "/v1/nodes", "", "", "", "", "Bearer " + kAdmin}) == 0);
+}
+
+TEST_CASE("the rules of a configuration: other hosts reach a job with a secret, or one that is open on purpose") {
+  const std::filesystem::path folder =
+      std::filesystem::temp_directory_path() / fmt::format("gradtap-rules-{}", ::getpid());
+  std::filesystem::create_directories(folder);
+  const std::string secret = folder / "secret", read = folder / "read", admin = folder / "admin";
+  REQUIRE(create_secret_file(secret, "one"));
+  REQUIRE(create_token_file(read));
+  REQUIRE(create_token_file(admin));
+  NodeConfig config;
+  JobSection job;
+  job.name = "demo";
+  for (const char* const own : {"127.0.0.1:7700", "[::1]:7700", "localhost:1"}) {
+    config.node.listen = own;
+    const auto rules = access_rules(config, job);
+    REQUIRE(rules);
+    CHECK(rules->secrets.empty());
+  }
+  for (const char* const reachable : {"0.0.0.0:7700", "10.0.0.1:7700", "[::]:7700", "tap0:7700"}) {
+    config.node.listen = reachable;
+    const auto refused = access_rules(config, job);
+    REQUIRE(!refused);
+    CHECK(refused.error().code == ErrorCode::kConfigMissingKey);
+    CHECK(refused.error().remedy.find("gradtap secret new") != std::string::npos);
+  }
+  job.security = "none";
+  CHECK(access_rules(config, job));
+  job.secret_file = secret;
+  CHECK_FALSE(access_rules(config, job));  // open, and with a secret
+  job.security = "secret";
+  config.security.read_token_file = read;
+  config.security.admin_token_file = admin;
+  const auto rules = access_rules(config, job);
+  REQUIRE(rules);
+  CHECK(rules->secrets.front().id == "one");
+  CHECK(rules->read_token.size() == 64);
+  CHECK(rules->admin_token != rules->read_token);
+  config.security.admin_token_file = read;
+  CHECK_FALSE(access_rules(config, job));  // whoever reads would command
+  config.security.admin_token_file = folder / "absent";
+  CHECK_FALSE(access_rules(config, job));
+  config.security.admin_token_file = admin;
+  std::filesystem::permissions(secret, std::filesystem::perms::others_read, std::filesystem::perm_options::add);
+  CHECK_FALSE(access_rules(config, job));
+  std::filesystem::remove_all(folder);
 }
 
 }  // namespace gradtap::actors
