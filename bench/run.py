@@ -1,7 +1,8 @@
 #!/usr/bin/python3
 """Builds and runs the benchmarks. bench/run.py [NAME...]; medians and ranges are printed, JSON goes to build/bench/.
 
-What a benchmark's numbers mean together is said by bench/NAME_report.py, if there is one.
+What a benchmark's numbers mean together is said by bench/NAME_report.py, if there is one. bench/NAME_driver.py measures a
+whole system and prints its figures itself.
 """
 import json
 import os
@@ -11,6 +12,8 @@ import sys
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 REPETITIONS = 5
+PYTHON = "/usr/bin/python3"  # the one with torch
+NOT_RUN = 77                 # what a driver ends with where it may not make network namespaces
 
 
 def repetitions(path):
@@ -43,14 +46,19 @@ def show(rows):
     return failed
 
 
+def chosen(ending, extension):
+    names = sorted(f.removesuffix(extension) for f in os.listdir(os.path.join(ROOT, "bench")) if f.endswith(ending))
+    return [n for n in names if not sys.argv[1:] or any(w in n for w in sys.argv[1:])]
+
+
 def main():
-    names = sorted(f[:-4] for f in os.listdir(os.path.join(ROOT, "bench")) if f.endswith("_bench.cpp"))
-    names = [n for n in names if not sys.argv[1:] or any(w in n for w in sys.argv[1:])]
-    if not names:
+    names, drivers = chosen("_bench.cpp", ".cpp"), chosen("_driver.py", ".py")
+    if not names and not drivers:
         print("no benchmark is named like that")
         return 2
-    print("== building %s" % ", ".join(names), flush=True)
-    subprocess.run(["cmake", "--build", "--preset", "release", "--target"] + names, cwd=ROOT, check=True)
+    targets = names + (["gradtap", "gradtapd"] if drivers else [])
+    print("== building %s" % ", ".join(targets), flush=True)
+    subprocess.run(["cmake", "--build", "--preset", "release", "--target"] + targets, cwd=ROOT, check=True)
     out = os.path.join(ROOT, "build", "bench")
     os.makedirs(out, exist_ok=True)
     failed = []
@@ -66,7 +74,13 @@ def main():
         report = os.path.join(ROOT, "bench", name.removesuffix("_bench") + "_report.py")
         if os.path.exists(report):
             subprocess.run([sys.executable, report, path], check=True)
-    print("BENCH FAILED: " + ", ".join(failed) if failed else "BENCH DONE: %d programs" % len(names))
+    for name in drivers:
+        print("== %s (load before: %s)" % (name, os.getloadavg()[0]), flush=True)
+        code = subprocess.run([PYTHON, os.path.join(ROOT, "bench", name + ".py")]).returncode
+        if code not in (0, NOT_RUN):
+            failed.append(name)
+    done = len(names) + len(drivers)
+    print("BENCH FAILED: " + ", ".join(failed) if failed else "BENCH DONE: %d programs" % done)
     return 1 if failed else 0
 
 

@@ -27,6 +27,7 @@ import train_data
 import train_model
 from train_fabric import fabric_of
 from train_hooks import DieAt
+from train_save import WAYS, Saves
 from train_state import State, seed_all
 
 
@@ -84,6 +85,8 @@ def parse():
     p.add_argument("--pause-timeout", type=float, default=120.0)
     p.add_argument("--fabric", default="", help="socket of a `gradtap generate --live`: what the mirror sees instead of gloo")
     p.add_argument("--fabric-events", default="", help="see train_fabric.py")
+    p.add_argument("--save", choices=WAYS, default="", help="whole checkpoints after every step, see train_save.py")
+    p.add_argument("--step-sleep-file", default="", help="seconds to sleep after a step, read anew after each")
     p.add_argument("--step-sleep", type=float, default=0.0)
     return p.parse_args()
 
@@ -101,7 +104,7 @@ def import_gradtap():
 
 
 def restore(a, ddp, optimizer, schedule, data, scaler):
-    """A gradtap.Restored that is started, or None when there was no point and --or-fresh allows that."""
+    """(a gradtap.Restored that is started, seconds of gradtap.restore itself)"""
     options = {}
     if a.restore_step:
         options["step"] = a.restore_step
@@ -109,14 +112,16 @@ def restore(a, ddp, optimizer, schedule, data, scaler):
         options["lineage"] = a.restore_lineage
     if a.or_fresh:
         options["or_fresh"] = True
-    restored = import_gradtap().restore(sources(a.restore), a.job, model=ddp.module, optimizer=optimizer,
-                                        scheduler=schedule, scaler=scaler, extra={"data": data}, **options)
+    gradtap, before = import_gradtap(), time.monotonic()
+    restored = gradtap.restore(sources(a.restore), a.job, model=ddp.module, optimizer=optimizer,
+                               scheduler=schedule, scaler=scaler, extra={"data": data}, **options)
+    seconds = time.monotonic() - before
 
     def warm_up():
         window = data.text[:a.batch * (a.context + 1)].reshape(a.batch, a.context + 1)
         train_model.loss(a, ddp, window).backward()
     restored.start(ddp, warm_up)
-    return restored
+    return restored, seconds
 
 
 def attach(a, ddp, optimizer, schedule, data, scaler, restored):
@@ -150,6 +155,15 @@ def backward(a, ddp, scaler, step, data, window):
     return loss
 
 
+def paced(path):
+    """What another process has written there with one write; no sleep while it says nothing readable."""
+    try:
+        with open(path) as f:
+            return float(f.read())
+    except (OSError, ValueError):
+        return 0.0
+
+
 class Lines:
     """A file that other processes read while it grows: whole lines only."""
 
@@ -179,10 +193,10 @@ def main():
     seed_all(a)
     scaler = train_model.Scaler(a.scaler) if a.scaler else None
     state = State(a, model, optimizer)
-    restored = restore(a, ddp, optimizer, schedule, data, scaler) if a.restore else None
+    restored, restore_s = restore(a, ddp, optimizer, schedule, data, scaler) if a.restore else (None, 0.0)
     first = restored.step if restored else 0
     if a.restore:
-        print("restored: step %d" % first, flush=True)
+        print("restored: step %d in %.3f s" % (first, restore_s), flush=True)
     tap = attach(a, ddp, optimizer, schedule, data, scaler, restored) if a.attach else None
     fabric = fabric_of(a, ddp)
     roots = Lines(a, "roots.jsonl") if a.rank == 0 and not a.no_roots else None
@@ -202,7 +216,9 @@ def main():
         total = sum(p.numel() for _, p in state.named)
         print("model: %d parameters in %d tensors" % (total, len(state.named)), flush=True)
     write_root(first)
+    saves = Saves(a, model, optimizer)
     commit_us, losses, started = [], [], time.monotonic()
+    clock = [(time.process_time(), started)]
     for step in range(first + 1, a.steps + 1):
         hooks.step_begins(step)
         window = data.next()
@@ -232,6 +248,7 @@ def main():
             before = time.thread_time_ns()
             tap.commit()
             commit_us.append((time.thread_time_ns() - before) / 1e3)
+        saves.after_step()
         committed.write(step)
         hooks.after_commit()
         losses.append(loss.item())
@@ -242,8 +259,11 @@ def main():
             # Every rank stops, so that no byte is on the wire while the node is away.
             open("%s.reached.%d" % (a.pause_file, a.rank), "w").close()
             wait_for_file(a.pause_file, a.pause_timeout)
-        if a.step_sleep:
-            time.sleep(a.step_sleep)
+        pause = paced(a.step_sleep_file) if a.step_sleep_file else a.step_sleep
+        if pause:
+            time.sleep(pause)
+        clock.append((time.process_time(), time.monotonic()))
+    saves.finish()
     dist.barrier()
     seconds = time.monotonic() - started
     with open(os.path.join(a.out, "end%d.json" % a.rank), "w") as f:
@@ -260,7 +280,7 @@ def main():
     numbers = lambda key: [int(x) for x in (log.get(key) or "").split(",") if x.strip()]
     with open(os.path.join(a.out, "rank%d.json" % a.rank), "w") as f:
         json.dump({"seconds": seconds, "losses": losses, "commit_us": commit_us, "torch": torch.__version__,
-                   "tapped": tapped, "peak_kib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss,
+                   "clock": clock, "tapped": tapped, "peak_kib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss,
                    "first_buckets": numbers("bucket_sizes"), "buckets": numbers("rebuilt_bucket_sizes"),
                    "ready_order": numbers("prev_iteration_grad_ready_order_indices")}, f)
     time.sleep(0.3)  # let the peers read the last bytes before the sockets go
