@@ -4,6 +4,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -11,6 +12,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "actors/cluster_answer.h"
 #include "capacity/node_json.h"
 #include "common/number_text.h"
 
@@ -20,7 +22,11 @@ namespace {
 
 using nlohmann::json;
 
+// An actor here < this node as a peer (peer.cpp) < one member (membership.cpp) < the members together.
+constexpr std::chrono::milliseconds kActorDeadline{700};
 constexpr std::chrono::milliseconds kDeadline{1000};
+constexpr std::size_t kEventsPerNode = 1000;
+constexpr std::size_t kEventBytesPerNode = std::size_t{1} << 20;
 
 struct AdminState {
   static inline const char* name = "admin";
@@ -46,22 +52,51 @@ struct Gathering {
 };
 using GatheringPtr = std::shared_ptr<Gathering>;
 
-template <class Handle>
-void ask(AdminPointer self, const GatheringPtr& gathering, const Handle& target, const std::string& label) {
+// Held open until every question is out: whoever opens it closes one.
+GatheringPtr open_gathering(std::function<void(Gathering&)> done) {
+  auto gathering = std::make_shared<Gathering>();
+  gathering->open = 1;
+  gathering->done = std::move(done);
+  return gathering;
+}
+
+void miss(AdminPointer self, const GatheringPtr& gathering, const std::string& who) {
+  ++self->state.absences;
+  gathering->absent.push_back(who);
+  gathering->close_one();
+}
+
+template <class Handle, class... Question>
+void ask_with(AdminPointer self, const GatheringPtr& gathering, const Handle& target, const std::string& label,
+              const Question&... question) {
   if (!target) return;
   ++gathering->open;
-  self->request(target, kDeadline, status_atom_v)
+  self->request(target, kActorDeadline, question...)
       .then(
           [gathering, label](const ActorStatus& status) {
             json body = json::parse(status.json, nullptr, false);
             gathering->answers.emplace_back(status.name.empty() ? label : status.name, std::move(body));
             gathering->close_one();
           },
-          [self, gathering, label](const caf::error&) {
-            ++self->state.absences;
-            gathering->absent.push_back(label);
+          [self, gathering, label](const caf::error&) { miss(self, gathering, label); });
+}
+
+template <class Handle>
+void ask(AdminPointer self, const GatheringPtr& gathering, const Handle& target, const std::string& label) {
+  ask_with(self, gathering, target, label, status_atom_v);
+}
+
+// Under "placement"; an answer is one also while no lineage is in force.
+void ask_placement(AdminPointer self, const GatheringPtr& gathering) {
+  if (!self->state.wiring->coordinator) return;
+  ++gathering->open;
+  self->request(self->state.wiring->coordinator, kActorDeadline, placement_atom_v)
+      .then(
+          [self, gathering](const PlacementViewPtr& view) {
+            gathering->answers.emplace_back("placement", to_json(*view, self->state.options.cluster->names()));
             gathering->close_one();
-          });
+          },
+          [self, gathering](const caf::error&) { miss(self, gathering, "coordinator"); });
 }
 
 void ask_everybody(AdminPointer self, const GatheringPtr& gathering) {
@@ -76,6 +111,7 @@ void ask_everybody(AdminPointer self, const GatheringPtr& gathering) {
   ask(self, gathering, wiring.membership, "membership");
   ask(self, gathering, wiring.publisher, "publisher");
   ask(self, gathering, wiring.epochs, "epochs");
+  ask(self, gathering, wiring.catalog, "store_catalog");
   for (std::size_t i = 0; i < wiring.replicators.size(); ++i)
     ask(self, gathering, wiring.replicators[i], "replicator." + std::to_string(i));
   for (std::size_t i = 0; i < wiring.ingress.size(); ++i)
@@ -131,6 +167,10 @@ void warn_of_capacity(json& job, const json& side_channel) {
 
 using Answer = std::function<void(json)>;
 
+std::string text_of(const json& body) {
+  return body.dump(-1, ' ', false, json::error_handler_t::replace);
+}
+
 // While there is time to do something about it.
 constexpr std::int64_t kCertificateWarningDays = 30;
 
@@ -144,9 +184,7 @@ std::string certificate_warning(std::uint64_t expires_s, std::uint64_t now_ms) {
 }
 
 void own_status(AdminPointer self, Answer answer) {
-  auto gathering = std::make_shared<Gathering>();
-  gathering->open = 1;  // held until every question is out
-  gathering->done = [self, answer = std::move(answer)](Gathering& all) {
+  const auto gathering = open_gathering([self, answer = std::move(answer)](Gathering& all) {
     const AdminState& s = self->state;
     json coordinator = answer_of(all, "coordinator");
     const json side_channel = answer_of(all, "side_channel");
@@ -177,89 +215,329 @@ void own_status(AdminPointer self, Answer answer) {
       for (const char* key : {"members", "home", "security", "replicas", "epoch"})
         body[key] = membership.value(key, json());
     answer(std::move(body));
-  };
+  });
   ask_everybody(self, gathering);
   gathering->close_one();
 }
 
+// Shards here: what their owners do, what the store has of them, and what the coordinator makes of both.
 void own_shards(AdminPointer self, Answer answer) {
-  auto gathering = std::make_shared<Gathering>();
-  gathering->open = 1;
-  gathering->done = [self, answer = std::move(answer)](Gathering& all) {
+  const auto gathering = open_gathering([self, answer = std::move(answer)](Gathering& all) {
+    std::map<std::uint64_t, json> marks;
+    if (const json catalog = answer_of(all, "store_catalog"); catalog.is_object())
+      for (const json& mark : catalog.value("marks", json::array())) marks.emplace(mark.value("shard", 0U), mark);
+    std::map<std::uint64_t, json> roles;
+    if (const json placement = answer_of(all, "placement"); placement.is_object())
+      for (const json& shard : placement.value("shards", json::array()))
+        for (const json& holder : shard.value("holders", json::array()))
+          if (holder.value("node", std::string()) == self->state.options.node)
+            roles.emplace(shard.value("shard", 0U), holder);
     json shards = json::array();
     for (auto& [who, body] : all.answers) {
-      body["node"] = self->state.options.node;
+      if (!body.is_object() || !body.contains("shard")) continue;
+      const auto id = body.value("shard", std::uint64_t{0});
+      if (const auto mark = marks.find(id); mark != marks.end()) {
+        for (const char* key : {"full", "log_from", "log_to"}) body[key] = mark->second[key];
+        // The log follows on a full version: of the steps between, each can be produced.
+        const auto from = mark->second.value("log_from", StepNumber{1});
+        body["produces"] = {from > 0 ? from - 1 : 0, mark->second["durable"]};
+      }
+      if (const auto role = roles.find(id); role != roles.end()) {
+        body["role"] = role->second["role"];
+        body["waits_for"] = role->second.value("waits_for", std::string());
+      }
       shards.push_back(std::move(body));
     }
-    answer(json{{"shards", shards}, {"absent", all.absent}});
-  };
+    answer(json{{"shards", std::move(shards)}, {"absent", all.absent}});
+  });
   const Wiring& wiring = *self->state.wiring;
   for (std::size_t i = 0; i < wiring.owners.size(); ++i)
     ask(self, gathering, wiring.owners[i], "owner." + std::to_string(i));
+  ask_with(self, gathering, wiring.catalog, "store_catalog", shards_atom_v);
+  ask_placement(self, gathering);
   gathering->close_one();
 }
 
 void own_digests(AdminPointer self, std::uint64_t from, std::uint64_t to, Answer answer) {
   if (!self->state.wiring->coordinator) return answer(json{{"digests", json::array()}});
-  self->request(self->state.wiring->coordinator, kDeadline, digests_atom_v, from, to)
+  self->request(self->state.wiring->coordinator, kActorDeadline, digests_atom_v, from, to)
       .then([answer](const HttpAnswer& got) { answer(json::parse(got.body, nullptr, false)); },
-            [answer](const caf::error&) {
+            [self, answer](const caf::error&) {
+              ++self->state.absences;
               answer(json{{"digests", json::array()}, {"absent", json::array({"coordinator"})}});
             });
 }
 
-// What every live peer answers, by member name; the names of those that do not.
+void own_placement(AdminPointer self, Answer answer) {
+  const auto gathering = open_gathering([answer = std::move(answer)](Gathering& all) {
+    json body = answer_of(all, "placement");
+    if (!body.is_object()) body = json{{"shards", json::array()}};
+    body["absent"] = all.absent;
+    answer(std::move(body));
+  });
+  ask_placement(self, gathering);
+  gathering->close_one();
+}
+
+void own_version(AdminPointer self, std::uint64_t shard, std::uint64_t step, Answer answer) {
+  const Wiring& wiring = *self->state.wiring;
+  const auto gathering =
+      open_gathering([shard, step, answer = std::move(answer), shards = wiring.owner_of.size()](Gathering& all) {
+        json body = answer_of(all, "store_catalog");
+        if (!body.is_object()) body = json::object();
+        body["shard"] = shard;
+        body["step"] = step;
+        body["shards"] = shards;
+        // Applied, and not yet durable: known here, and nothing that could be handed out.
+        for (const auto& [who, owner] : all.answers)
+          if (owner.is_object() && owner.contains("digest") && owner.value("shard", ~std::uint64_t{0}) == shard &&
+              owner.value("version", StepNumber{0}) == step && owner.value("state", std::string()) != "syncing" &&
+              !body.value("digest", json()).is_string())
+            body["digest"] = owner["digest"];
+        body["absent"] = all.absent;
+        answer(std::move(body));
+      });
+  ask_with(self, gathering, wiring.catalog, "store_catalog", version_atom_v, shard, step);
+  if (shard < wiring.owner_of.size()) ask(self, gathering, wiring.owner_of[shard], "owner");
+  gathering->close_one();
+}
+
+json members_here(const ClusterState& cluster, const json& membership) {
+  json members = json::array();
+  const json seen = membership.is_object() ? membership.value("members", json::array()) : json::array();
+  for (MemberIndex member = 0; member < cluster.size(); ++member) {
+    const schema::EpochMember facts = cluster.member(member);
+    json age;
+    for (const json& each : seen)
+      if (each.value("name", std::string()) == facts.name) age = each.value("age_ms", json());
+    members.push_back({{"name", facts.name},
+                       {"membership", member_state_name(facts.state)},
+                       {"link", facts.link},
+                       {"http", facts.http},
+                       {"domain", facts.domain},
+                       {"capacity", facts.capacity},
+                       {"tap", cluster.tap(member)},
+                       {"age_ms", age}});
+  }
+  return members;
+}
+
+void own_nodes(AdminPointer self, Answer answer) {
+  const auto gathering = open_gathering([self, answer = std::move(answer)](Gathering& all) {
+    const ClusterState& cluster = *self->state.options.cluster;
+    const EpochPtr epoch = cluster.epoch();
+    const auto home = cluster.home();
+    const json epochs = answer_of(all, "epochs");
+    json store_error;
+    if (epochs.is_object() && epochs.value("failing", false)) store_error = epochs.value("last_error", std::string());
+    if (std::find(all.absent.begin(), all.absent.end(), "epochs") != all.absent.end())
+      store_error = "it has not answered yet";
+    answer(json{{"ready", cluster.ready(cluster.self())},
+                {"tap", cluster.tap(cluster.self())},
+                {"home", home ? json(cluster.name(*home)) : json()},
+                {"digest", to_hex(epoch->digest)},
+                {"cause", epoch->record.cause},
+                {"proposer", epoch->record.proposer},
+                {"replicas", epoch->record.replicas},
+                {"store_error", std::move(store_error)},
+                {"members", members_here(cluster, answer_of(all, "membership"))},
+                {"placement", answer_of(all, "placement")},
+                {"absent", all.absent}});
+  });
+  ask(self, gathering, self->state.wiring->membership, "membership");
+  ask(self, gathering, self->state.wiring->epochs, "epochs");
+  ask_placement(self, gathering);
+  gathering->close_one();
+}
+
+json own_epoch(const AdminState& state) {
+  const EpochPtr epoch = state.options.cluster->epoch();
+  const schema::EpochRecord& record = epoch->record;
+  json members = json::array();
+  for (const schema::EpochMember& member : record.members)
+    members.push_back({{"name", member.name},
+                       {"membership", member_state_name(member.state)},
+                       {"link", member.link},
+                       {"http", member.http},
+                       {"domain", member.domain},
+                       {"capacity", member.capacity},
+                       {"since_epoch", member.since_epoch}});
+  json owners = json::array();
+  for (const auto& shard : record.owners) {
+    json names = json::array();
+    for (const std::uint32_t owner : shard)
+      if (owner < record.members.size()) names.push_back(record.members[owner].name);
+    owners.push_back(std::move(names));
+  }
+  return {{"digest", to_hex(epoch->digest)},
+          {"previous", to_hex(record.previous)},
+          {"cause", record.cause},
+          {"proposer", record.proposer},
+          {"created_wall_ms", record.created_wall_ms},
+          {"replicas", record.replicas},
+          {"members", std::move(members)},
+          {"owners", std::move(owners)}};
+}
+
+json event_json(const Event& event) {
+  json fields = json::object();
+  for (const LogField& field : event.fields) fields[field.key] = field.value;
+  return {{"seq", event.seq},
+          {"wall_ms", event.wall_ms},
+          {"level", log_level_name(event.level)},
+          {"text", event.text},
+          {"fields", std::move(fields)}};
+}
+
+// From a number on the oldest, for whoever follows; otherwise the newest. `next` is where to go on.
+json own_events(const AdminState& state, const std::vector<std::uint64_t>& from) {
+  if (!state.options.events) return {{"events", json::array()}, {"next", 1}};
+  const EventRing& ring = *state.options.events;
+  const std::uint64_t next = ring.next_seq();
+  const bool follows = !from.empty() && from[0] > 0;
+  const std::uint64_t first = follows ? from[0] : next - std::min<std::uint64_t>(next - 1, kEventsPerNode);
+  std::vector<Event> events = ring.since(first, kEventsPerNode);
+  const auto bytes_of = [](const Event& event) {
+    std::size_t bytes = event.text.size() + 100;
+    for (const LogField& field : event.fields) bytes += field.key.size() + field.value.size() + 10;
+    return bytes;
+  };
+  std::size_t bytes = 0;
+  json list = json::array();
+  std::uint64_t go_on = next;
+  if (!follows) std::reverse(events.begin(), events.end());
+  for (const Event& event : events) {
+    bytes += bytes_of(event);
+    if (bytes > kEventBytesPerNode) break;
+    list.push_back(event_json(event));
+    if (follows) go_on = event.seq + 1;
+  }
+  if (!follows) std::reverse(list.begin(), list.end());
+  return {{"events", std::move(list)}, {"next", go_on}, {"dropped", ring.dropped()}};
+}
+
+// -- one way for every question -----------------------------------------------------------------------------------
+
+// Its numbers, separated by colons; nothing: it is no argument of this question.
+std::optional<std::vector<std::uint64_t>> numbers_of(const ClusterQuestion& question, std::string_view argument) {
+  std::vector<std::uint64_t> numbers;
+  while (!argument.empty()) {
+    const std::size_t colon = argument.find(':');
+    const auto number = parse_integer<std::uint64_t>(argument.substr(0, colon));
+    if (!number || numbers.size() == question.numbers_max) return std::nullopt;
+    numbers.push_back(*number);
+    argument.remove_prefix(colon == std::string_view::npos ? argument.size() : colon + 1);
+  }
+  return numbers.size() < question.numbers_min ? std::nullopt : std::optional(numbers);
+}
+
+void own_part(AdminPointer self, const ClusterQuestion& question, const std::vector<std::uint64_t>& numbers,
+              const Answer& answer) {
+  const auto signed_answer = [self, answer](json body) {
+    const AdminState& state = self->state;
+    if (!body.is_object()) body = json::object();
+    body["node"] = state.options.node;
+    body["epoch"] = state.options.cluster->epoch_number();
+    body["lineage"] = state.wiring->plan ? state.wiring->plan->lineage : 0;
+    answer(std::move(body));
+  };
+  const std::string_view what = question.name;
+  if (what == "status" || what == "job") return own_status(self, signed_answer);
+  if (what == "shards") return own_shards(self, signed_answer);
+  if (what == "digests") return own_digests(self, numbers[0], numbers[1], signed_answer);
+  if (what == "placement") return own_placement(self, signed_answer);
+  if (what == "version") return own_version(self, numbers[0], numbers[1], signed_answer);
+  if (what == "nodes") return own_nodes(self, signed_answer);
+  if (what == "epoch") return signed_answer(own_epoch(self->state));
+  return signed_answer(own_events(self->state, numbers));
+}
+
+// What every live peer answers, by member name; of the others the names.
 void ask_peers(AdminPointer self, const std::string& what, const std::string& argument,
                const std::function<void(json answers, std::vector<std::string> absent)>& answer) {
   const AdminState& state = self->state;
   if (!state.wiring->membership) return answer(json::object(), {});
-  const auto missing = [cluster = state.options.cluster](const json& answers) {
+  const auto deliver = [self, answer](json answers) {
+    const ClusterState& cluster = *self->state.options.cluster;
+    if (!answers.is_object()) answers = json::object();
     std::vector<std::string> absent;
-    for (MemberIndex member = 0; member < cluster->size(); ++member)
-      if (member != cluster->self() && !answers.contains(cluster->name(member)))
-        absent.push_back(cluster->name(member));
-    return absent;
+    for (MemberIndex member = 0; member < cluster.size(); ++member)
+      if (member != cluster.self() && !cluster.is_out(member) && !answers.contains(cluster.name(member)))
+        absent.push_back(cluster.name(member));
+    self->state.absences += absent.size();
+    answer(std::move(answers), std::move(absent));
   };
   self->request(state.wiring->membership, kDeadline, ask_atom_v, what, argument)
-      .then(
-          [answer, missing](const HttpAnswer& got) {
-            json answers = json::parse(got.body, nullptr, false);
-            if (!answers.is_object()) answers = json::object();
-            auto absent = missing(answers);
-            answer(std::move(answers), std::move(absent));
-          },
-          [answer, missing](const caf::error&) { answer(json::object(), missing(json::object())); });
+      .then([deliver](const HttpAnswer& got) { deliver(json::parse(got.body, nullptr, false)); },
+            [deliver](const caf::error&) { deliver(json::object()); });
 }
 
-// Two parts of an answer, whichever comes first.
-struct Pair {
-  json own;
-  json peers;
-  std::vector<std::string> absent;
+HttpAnswer unknown_question(const std::string& what, const std::string& argument) {
+  return http_error({ErrorCode::kRequestMalformed,
+                     "nobody here answers that",
+                     what.substr(0, 32) + " " + argument.substr(0, 64),
+                     "a question of docs/side-channel.md, Reading",
+                     {},
+                     {}});
+}
+
+// One question on its way: to this node's own actors and to the peers.
+struct Whole {
+  const ClusterQuestion* question = nullptr;
+  caf::typed_response_promise<HttpAnswer> promise;
+  ClusterParts parts;
+  std::uint64_t asked_ns = 0;
   int open = 2;
-  std::function<void(Pair&)> done;
-  void close_one() {
-    if (--open == 0) done(*this);
+
+  void close_one(const Clock& clock) {
+    if (--open > 0) return;
+    parts.age_ms = (clock.monotonic_ns() - asked_ns) / 1'000'000;
+    promise.deliver(HttpAnswer{200, text_of(merge_answer(*question, parts))});
   }
 };
 
-void whole(AdminPointer self, const std::string& what, const std::string& argument,
-           const std::function<void(Answer)>& own, std::function<void(Pair&)> done) {
-  auto pair = std::make_shared<Pair>();
-  pair->done = std::move(done);
-  own([pair](json body) {
-    pair->own = std::move(body);
-    pair->close_one();
+caf::result<HttpAnswer> whole_answer(AdminPointer self, const std::string& what, const std::string& argument) {
+  const auto whole = std::make_shared<Whole>();
+  whole->promise = self->make_response_promise<HttpAnswer>();
+  whole->question = cluster_question(what);
+  const auto numbers = whole->question != nullptr ? numbers_of(*whole->question, argument) : std::nullopt;
+  if (!numbers) {
+    whole->promise.deliver(unknown_question(what, argument));
+    return whole->promise;
+  }
+  whole->parts.asked = self->state.options.node;
+  whole->asked_ns = self->state.options.clock->monotonic_ns();
+  const auto promise = whole->promise;
+  own_part(self, *whole->question, *numbers, [self, whole](json body) {
+    whole->parts.parts.insert_or_assign(whole->parts.asked, std::move(body));
+    whole->close_one(*self->state.options.clock);
   });
-  ask_peers(self, what, argument, [pair](json answers, std::vector<std::string> absent) {
-    pair->peers = std::move(answers);
-    pair->absent = std::move(absent);
-    pair->close_one();
+  if (!whole->question->everywhere) {
+    whole->close_one(*self->state.options.clock);
+    return promise;
+  }
+  ask_peers(self, what, argument, [self, whole](json answers, std::vector<std::string> absent) {
+    for (auto& [name, body] : answers.items()) whole->parts.parts.emplace(name, std::move(body));
+    whole->parts.absent = std::move(absent);
+    whole->close_one(*self->state.options.clock);
   });
+  return promise;
 }
 
-std::string text_of(const json& body) {
-  return body.dump(-1, ' ', false, json::error_handler_t::replace);
+caf::result<HttpAnswer> own_answer(AdminPointer self, const std::string& what, const std::string& argument) {
+  auto promise = self->make_response_promise<HttpAnswer>();
+  if (what == "capacity") {
+    promise.deliver(HttpAnswer{200, text_of(own_rates(self->state))});
+    return promise;
+  }
+  const ClusterQuestion* question = cluster_question(what);
+  const auto numbers = question != nullptr ? numbers_of(*question, argument) : std::nullopt;
+  if (!numbers)
+    promise.deliver(unknown_question(what, argument));
+  else
+    own_part(self, *question, *numbers,
+             [promise](const json& body) mutable { promise.deliver(HttpAnswer{200, text_of(body)}); });
+  return promise;
 }
 
 caf::result<HttpAnswer> starting(AdminPointer self) {
@@ -268,106 +546,17 @@ caf::result<HttpAnswer> starting(AdminPointer self) {
   return promise;
 }
 
-caf::result<HttpAnswer> status(AdminPointer self, const std::string& job) {
-  auto promise = self->make_response_promise<HttpAnswer>();
-  whole(
-      self, "status", {}, [self](Answer answer) { own_status(self, std::move(answer)); },
-      [promise, job](Pair& pair) mutable {
-        if (!job.empty()) {
-          promise.deliver(HttpAnswer{200, text_of(pair.own["jobs"][0])});
-          return;
-        }
-        json nodes = json::array();
-        for (auto& [name, body] : pair.peers.items())
-          if (body.is_object()) nodes.push_back(std::move(body));
-        pair.own["nodes"] = std::move(nodes);
-        for (const std::string& name : pair.absent) pair.own["absent"].push_back(name);
-        promise.deliver(HttpAnswer{200, text_of(pair.own)});
-      });
-  return promise;
-}
-
-caf::result<HttpAnswer> shards(AdminPointer self) {
-  auto promise = self->make_response_promise<HttpAnswer>();
-  whole(
-      self, "shards", {}, [self](Answer answer) { own_shards(self, std::move(answer)); },
-      [promise](Pair& pair) mutable {
-        json list = std::move(pair.own["shards"]);
-        for (const auto& [name, body] : pair.peers.items())
-          if (body.is_object() && body.contains("shards") && body["shards"].is_array())
-            for (const json& shard : body["shards"])
-              if (shard.is_object()) list.push_back(shard);
-        std::sort(list.begin(), list.end(), [](const json& a, const json& b) {
-          const auto key = [](const json& x) { return std::pair(x.value("shard", 0), x.value("node", std::string())); };
-          return key(a) < key(b);
-        });
-        for (const std::string& name : pair.absent) pair.own["absent"].push_back(name);
-        promise.deliver(HttpAnswer{200, text_of({{"shards", list}, {"absent", pair.own["absent"]}})});
-      });
-  return promise;
-}
-
-caf::result<HttpAnswer> digests(AdminPointer self, std::uint64_t from, std::uint64_t to) {
-  auto promise = self->make_response_promise<HttpAnswer>();
-  whole(
-      self, "digests", fmt::format("{}:{}", from, to),
-      [self, from, to](Answer answer) { own_digests(self, from, to, std::move(answer)); },
-      [promise](Pair& pair) mutable {
-        std::map<std::uint64_t, std::string> roots;
-        const auto take = [&](const json& body) {
-          if (!body.is_object() || !body.contains("digests") || !body["digests"].is_array()) return;
-          for (const json& entry : body["digests"])
-            if (entry.is_object() && entry.contains("step") && entry["step"].is_number_unsigned() &&
-                entry.contains("root") && entry["root"].is_string())
-              roots.emplace(entry["step"].get<std::uint64_t>(), entry["root"].get<std::string>());
-        };
-        take(pair.own);
-        for (const auto& [name, body] : pair.peers.items()) take(body);
-        json list = json::array();
-        for (const auto& [step, root] : roots) list.push_back({{"step", step}, {"root", root}});
-        promise.deliver(HttpAnswer{200, text_of({{"digests", list}, {"absent", pair.absent}})});
-      });
-  return promise;
-}
-
-caf::result<HttpAnswer> own_part(AdminPointer self, const std::string& what, const std::string& argument) {
-  auto promise = self->make_response_promise<HttpAnswer>();
-  const Answer answer = [promise](const json& body) mutable { promise.deliver(HttpAnswer{200, text_of(body)}); };
-  if (what == "status") {
-    own_status(self, answer);
-  } else if (what == "shards") {
-    own_shards(self, answer);
-  } else if (what == "capacity") {
-    answer(own_rates(self->state));
-  } else {
-    const std::string_view text = argument;
-    const std::size_t colon = text.find(':');
-    const auto from = parse_integer<std::uint64_t>(text.substr(0, colon));
-    const auto to = parse_integer<std::uint64_t>(colon == std::string_view::npos ? "" : text.substr(colon + 1));
-    own_digests(self, from.value_or(0), to.value_or(0), answer);
-  }
-  return promise;
-}
-
 AdminActor::behavior_type admin(AdminPointer self, const AdminOptions& options) {
   self->state.options = options;
   self->state.started_ns = options.clock->monotonic_ns();
   return {
-      [self](status_atom, const std::string& job) -> caf::result<HttpAnswer> {
+      [self](whole_atom, const std::string& what, const std::string& argument) -> caf::result<HttpAnswer> {
         ++self->state.questions;
-        return self->state.wiring ? status(self, job) : starting(self);
-      },
-      [self](shards_atom) -> caf::result<HttpAnswer> {
-        ++self->state.questions;
-        return self->state.wiring ? shards(self) : starting(self);
-      },
-      [self](digests_atom, std::uint64_t from, std::uint64_t to) -> caf::result<HttpAnswer> {
-        ++self->state.questions;
-        return self->state.wiring ? digests(self, from, to) : starting(self);
+        return self->state.wiring ? whole_answer(self, what, argument) : starting(self);
       },
       [self](ask_atom, const std::string& what, const std::string& argument) -> caf::result<HttpAnswer> {
         ++self->state.questions;
-        return self->state.wiring ? own_part(self, what, argument) : starting(self);
+        return self->state.wiring ? own_answer(self, what, argument) : starting(self);
       },
       [self](wire_atom, const WiringPtr& wiring) { self->state.wiring = wiring; },
       [self](status_atom) {

@@ -1,7 +1,9 @@
 // Admin: answers for every actor of the node.
 //
 // Purpose: fan a question out, to the actors here and to the peers' admin actors, with a 1 s deadline, and merge the
-// answers; who does not answer is listed under "absent", never waited for. Owns nothing but handles. Thread: its own.
+// answers (cluster_answer.h); who does not answer is listed under "absent", never waited for. Deadlines grow from the
+// inside out (an actor here, this node as a peer, the members together, the whole), so that one actor that hangs costs
+// its own part only. Owns nothing but handles. Thread: its own.
 #pragma once
 
 #include <functional>
@@ -13,6 +15,7 @@
 #include "actors/interfaces.h"
 #include "capacity/node_shape.h"
 #include "common/clock.h"
+#include "common/event_ring.h"
 #include "common/metrics.h"
 
 namespace gradtap::actors {
@@ -23,6 +26,7 @@ struct AdminOptions {
   std::string tap;  // description of the port
   std::shared_ptr<const Clock> clock;
   std::shared_ptr<const ClusterState> cluster;
+  std::shared_ptr<const EventRing> events;
   std::vector<std::string> warnings;              // what the operator accepted and should not forget
   const MetricsRegistry* metrics = nullptr;       // of the node link; may be null
   std::function<capacity::NodeShape()> capacity;  // what this node has and how fast it is; may be empty

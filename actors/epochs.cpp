@@ -229,67 +229,6 @@ HttpAnswer command(EpochPointer self, const std::string& text) {
   return http_error(error, 409);
 }
 
-json nodes(EpochPointer self) {
-  const EpochState& state = self->state;
-  const ClusterState& cluster = *state.options.cluster;
-  const EpochPtr epoch = cluster.epoch();
-  const PlacementView view = view_of(self).value_or(PlacementView{});
-  struct Sum {
-    std::size_t assigned = 0, in_sync = 0, syncing = 0, releasing = 0;
-    std::uint64_t bytes = 0, bytes_left = 0;
-    std::string waits_for;
-  };
-  std::vector<Sum> sums(epoch->record.members.size());
-  for (const ShardView& shard : view.shards)
-    for (const HolderView& holder : shard.holders) {
-      if (holder.member >= sums.size()) continue;
-      Sum& sum = sums[holder.member];
-      sum.assigned += holder.assigned ? 1 : 0;
-      sum.in_sync += holder.role == HolderRole::kInSync ? 1 : 0;
-      sum.syncing += holder.role == HolderRole::kSyncing ? 1 : 0;
-      sum.releasing += holder.role == HolderRole::kReleasing ? 1 : 0;
-      sum.bytes += shard.state_bytes;
-      if (holder.role == HolderRole::kSyncing) sum.bytes_left += shard.state_bytes;
-      if (!holder.waits_for.empty()) sum.waits_for = holder.waits_for;
-    }
-  json members = json::array();
-  for (MemberIndex member = 0; member < epoch->record.members.size(); ++member) {
-    const schema::EpochMember& facts = epoch->record.members[member];
-    const Sum& sum = sums[member];
-    members.push_back({{"name", facts.name},
-                       {"membership", member_state_name(facts.state)},
-                       {"state", cluster.ready(member)  ? "up"
-                                 : cluster.live(member) ? "syncing"
-                                                        : "down"},
-                       {"link", facts.link},
-                       {"http", facts.http},
-                       {"domain", facts.domain},
-                       {"capacity", facts.capacity},
-                       {"tap", cluster.tap(member)},
-                       {"assigned", sum.assigned},
-                       {"in_sync", sum.in_sync},
-                       {"syncing", sum.syncing},
-                       {"releasing", sum.releasing},
-                       {"bytes", sum.bytes},
-                       {"bytes_left", sum.bytes_left},
-                       {"waits_for", sum.waits_for}});
-  }
-  const auto home = cluster.home();
-  return {{"node", cluster.name(cluster.self())},
-          {"epoch", epoch->record.number},
-          {"digest", to_hex(epoch->digest)},
-          {"cause", epoch->record.cause},
-          {"proposer", epoch->record.proposer},
-          {"replicas", epoch->record.replicas},
-          {"home", home ? json(cluster.name(*home)) : json()},
-          {"shards", view.shards.size()},
-          {"lineage", view.lineage},
-          {"training", view.training},
-          {"published", view.published},
-          {"store_error", state.failing ? json(state.last_error) : json()},
-          {"members", std::move(members)}};
-}
-
 EpochActor::behavior_type epochs(EpochPointer self, const EpochOptions& options) {
   self->state.options = options;
   self->send(self, tick_atom_v);
@@ -303,7 +242,6 @@ EpochActor::behavior_type epochs(EpochPointer self, const EpochOptions& options)
         if (number > self->state.options.cluster->epoch_number()) look(self);
       },
       [self](nodes_atom, const std::string& text) { return command(self, text); },
-      [self](nodes_atom) { return HttpAnswer{200, text_of(nodes(self))}; },
       [self](wire_atom, const WiringPtr& wiring) { self->state.wiring = wiring; },
       [self](status_atom) {
         const EpochState& state = self->state;

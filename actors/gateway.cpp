@@ -17,7 +17,6 @@ namespace gradtap::actors {
 namespace {
 
 constexpr std::chrono::milliseconds kDeadline{4000};
-constexpr std::size_t kEventsPerAnswer = 1000;
 constexpr std::chrono::milliseconds kTellPause{1000};
 
 std::optional<std::uint64_t> number(const HttpRequest& request, const std::string& key, std::uint64_t absent) {
@@ -71,8 +70,8 @@ class Router {
   [[nodiscard]] HttpAnswer answer(HttpRequest&& request) {
     const auto parts = split_path(request.path);
     if (parts.size() < 2 || parts[0] != "v1") return not_found(request);
-    if (parts[1] == "status" && parts.size() == 2 && request.method == "GET")
-      return ask(options_.admin, status_atom_v, std::string());
+    if (parts[1] == "status" && parts.size() == 2 && request.method == "GET") return of_cluster("status");
+    if (parts[1] == "epoch" && parts.size() == 2 && request.method == "GET") return of_cluster("epoch");
     if (parts[1] == "events" && parts.size() == 2 && request.method == "GET") return events(request);
     if (parts[1] == "nodes" && parts.size() == 2) return nodes(std::move(request));
     if (parts[1] != "jobs" || parts.size() < 4) return not_found(request);
@@ -196,19 +195,20 @@ class Router {
       if (!options_.points) return http_error(no_points());
       return options_.points->answer(request, {parts.begin() + 3, parts.end()});
     }
-    if (what == "status" && get && parts.size() == 4) return ask(options_.admin, status_atom_v, options_.job);
-    if (what == "shards" && get && parts.size() == 4) return ask(options_.admin, shards_atom_v);
-    if (what == "placement" && get && parts.size() == 4) return placement();
-    if (what == "digests" && get && parts.size() == 4) {
-      const auto from = number(request, "from", 0);
-      const auto to = number(request, "to", ~std::uint64_t{0});
-      if (!from || !to) return bad_number(request);
-      return ask(options_.admin, digests_atom_v, *from, *to);
+    if (!get || parts.size() != 4) return not_found(request);
+    if (what == "status") return of_cluster("job");
+    if (what == "shards") return of_cluster("shards");
+    if (what == "placement") return of_cluster("placement");
+    if (what == "digests" || what == "version") {
+      const auto argument =
+          what == "digests" ? pair_of(request, "from", "to", ~std::uint64_t{0}) : pair_of(request, "shard", "step");
+      return argument ? of_cluster(std::string(what).c_str(), *argument) : bad_number(request);
     }
     return not_found(request);
   }
 
   HttpAnswer nodes(HttpRequest&& request) {
+    if (request.method == "GET") return of_cluster("nodes");
     const WiringPtr wiring = options_.wiring ? options_.wiring() : nullptr;
     if (!wiring || !wiring->epochs)
       return http_error({ErrorCode::kUnsupported,
@@ -218,32 +218,22 @@ class Router {
                          {},
                          "see docs/operations.md, Nodes"},
                         404);
-    if (request.method == "GET") return ask(wiring->epochs, nodes_atom_v);
     if (request.method != "POST") return not_found(request);
     return ask(wiring->epochs, nodes_atom_v, std::string(request.body.begin(), request.body.end()));
   }
 
-  HttpAnswer placement() {
-    const WiringPtr wiring = options_.wiring ? options_.wiring() : nullptr;
-    if (!wiring || !wiring->coordinator)
-      return http_error({ErrorCode::kStepUnavailable, "no lineage is in force", {}, {}, {}, "attach a job"}, 404);
-    HttpAnswer answer;
-    caf::scoped_actor self{system_};
-    self->request(wiring->coordinator, kDeadline, placement_atom_v)
-        .receive(
-            [&](const PlacementViewPtr& view) {
-              answer = {
-                  200, to_json(*view, options_.names()).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace)};
-            },
-            [&](const caf::error& error) {
-              answer = http_error({ErrorCode::kNodeBusy,
-                                   "the node did not answer in time",
-                                   {},
-                                   "an answer in 4 s",
-                                   system_.render(error),
-                                   "try again"});
-            });
-    return answer;
+  HttpAnswer of_cluster(const char* what, std::string argument = {}) {
+    return ask(options_.admin, whole_atom_v, std::string(what), std::move(argument));
+  }
+
+  // Two numbers of the query as an argument; nothing: one of them is none.
+  static std::optional<std::string> pair_of(const HttpRequest& request, const char* first, const char* second,
+                                            std::optional<std::uint64_t> absent = {}) {
+    if (!absent && (!request.query.contains(first) || !request.query.contains(second))) return std::nullopt;
+    const auto one = number(request, first, 0);
+    const auto two = number(request, second, absent.value_or(0));
+    if (!one || !two) return std::nullopt;
+    return std::to_string(*one) + ":" + std::to_string(*two);
   }
 
   static MessagesPostPtr posted(HttpRequest& request) {
@@ -253,21 +243,9 @@ class Router {
     return post;
   }
 
-  HttpAnswer events(const HttpRequest& request) const {
+  HttpAnswer events(const HttpRequest& request) {
     const auto from = number(request, "from", 0);
-    if (!from) return bad_number(request);
-    nlohmann::json list = nlohmann::json::array();
-    for (const Event& event : options_.events->since(*from, kEventsPerAnswer)) {
-      nlohmann::json fields = nlohmann::json::object();
-      for (const LogField& field : event.fields) fields[field.key] = field.value;
-      list.push_back({{"seq", event.seq},
-                      {"wall_ms", event.wall_ms},
-                      {"level", log_level_name(event.level)},
-                      {"text", event.text},
-                      {"fields", fields}});
-    }
-    const nlohmann::json body = {{"events", list}};
-    return {200, body.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace)};
+    return from ? of_cluster("events", std::to_string(*from)) : bad_number(request);
   }
 
   caf::actor_system& system_;

@@ -15,7 +15,6 @@
 #include "actors/http_server.h"
 #include "actors/interfaces.h"
 #include "actors/point_answers.h"
-#include "common/event_ring.h"
 
 namespace gradtap::actors {
 
@@ -24,9 +23,7 @@ struct GatewayOptions {
   std::string job;  // the job this node protects
   SideChannelActor side_channel;
   AdminActor admin;
-  std::shared_ptr<EventRing> events;
-  std::function<WiringPtr()> wiring;                // the actors in force
-  std::function<std::vector<std::string>()> names;  // of the members, by index
+  std::function<WiringPtr()> wiring;  // the actors in force
   // Carries a request of the side channel to the home, wherever that is; empty: it is here.
   std::function<HttpAnswer(HttpRequest&&)> forward;
   // Prepares a stream of the durable state (StateReader); called on a server thread.

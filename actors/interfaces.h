@@ -102,6 +102,7 @@ CAF_ADD_ATOM(gradtap, gradtap::actors, placement_atom, "placement")
 CAF_ADD_ATOM(gradtap, gradtap::actors, release_atom, "release")
 CAF_ADD_ATOM(gradtap, gradtap::actors, full_atom, "full")
 CAF_ADD_ATOM(gradtap, gradtap::actors, nodes_atom, "nodes")
+CAF_ADD_ATOM(gradtap, gradtap::actors, whole_atom, "whole")
 CAF_END_TYPE_ID_BLOCK(gradtap)
 
 namespace gradtap::actors {
@@ -326,17 +327,24 @@ using PublisherActor = caf::typed_actor<
 
 // One per node: answers for everybody with a deadline; who does not answer in time is listed as absent.
 using AdminActor = caf::typed_actor<
-    // Node and jobs, of this node and its peers: GET /v1/status. A job's name: the job alone.
-    caf::replies_to<status_atom, std::string>::with<HttpAnswer>,
-    // The shards of the job on every node: GET /v1/jobs/J/shards.
-    caf::replies_to<shards_atom>::with<HttpAnswer>,
-    // State roots: GET /v1/jobs/J/digests.
-    caf::replies_to<digests_atom, std::uint64_t, std::uint64_t>::with<HttpAnswer>,
-    // The same questions (status, shards, digests FROM:TO, capacity) for this node alone, as peers ask them.
+    // A question (what, argument) of cluster_answer.h, answered by every live node: the paths of that name.
+    caf::replies_to<whole_atom, std::string, std::string>::with<HttpAnswer>,
+    // The same question, or capacity, for this node alone, as peers ask it.
     caf::replies_to<ask_atom, std::string, std::string>::with<HttpAnswer>,
     // The actors in force.
     caf::reacts_to<wire_atom, WiringPtr>,
     // The admin actor's own counters.
+    caf::replies_to<status_atom>::with<ActorStatus>>;
+
+// One detached actor per node: reads from the store what the admin actor is asked about it.
+using CatalogActor = caf::typed_actor<
+    // What is durable of each shard here, as JSON.
+    caf::replies_to<shards_atom>::with<ActorStatus>,
+    // Digest of a shard at a step, and whether this node can produce it, as JSON.
+    caf::replies_to<version_atom, std::uint64_t, std::uint64_t>::with<ActorStatus>,
+    // The lineage in force.
+    caf::reacts_to<wire_atom, WiringPtr>,
+    // Questions.
     caf::replies_to<status_atom>::with<ActorStatus>>;
 
 // One detached actor per node that has peers: reads epochs from the object store, and proposes them on command.
@@ -347,8 +355,6 @@ using EpochActor = caf::typed_actor<
     caf::reacts_to<epoch_atom, std::uint64_t>,
     // A command for the members (JSON: add, drain, remove, replace, check); answered when it is decided.
     caf::replies_to<nodes_atom, std::string>::with<HttpAnswer>,
-    // The members, what each holds, and how far hand-offs are, as JSON.
-    caf::replies_to<nodes_atom>::with<HttpAnswer>,
     // The actors in force.
     caf::reacts_to<wire_atom, WiringPtr>,
     // Epoch in force, reads, proposals, errors.
@@ -378,6 +384,7 @@ struct Wiring {
   GatewayActor gateway;
   SupervisorActor supervisor;
   AdminActor admin;
+  CatalogActor catalog;
   FetcherActor fetcher;                      // empty when the node is alone
   std::vector<ReplicatorActor> replicators;  // by member; empty handle for this node
   FeedActor feed;

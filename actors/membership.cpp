@@ -22,6 +22,7 @@ constexpr std::chrono::milliseconds kHelloDeadline{2000};
 constexpr std::chrono::milliseconds kAskDeadline{900};
 constexpr std::chrono::milliseconds kUploadDeadline{60'000};
 constexpr std::chrono::milliseconds kSyncDeadline{120'000};
+constexpr std::size_t kAnswerBytesMax = std::size_t{16} << 20;  // of one member; what is longer is no answer
 constexpr std::uint64_t kPauseMsMin = 100;
 constexpr std::uint64_t kPauseMsMax = 1000;
 
@@ -272,7 +273,8 @@ caf::result<HttpAnswer> ask_all(MembershipPointer self, const std::string& what,
   auto promise = self->make_response_promise<HttpAnswer>();
   auto gathering = std::make_shared<Gathering>();
   auto close_one = [gathering, promise]() mutable {
-    if (--gathering->open == 0) promise.deliver(HttpAnswer{200, gathering->answers.dump()});
+    if (--gathering->open == 0)
+      promise.deliver(HttpAnswer{200, gathering->answers.dump(-1, ' ', false, json::error_handler_t::replace)});
   };
   for (MemberIndex member = 0; member < self->state.members.size(); ++member) {
     const Member& entry = self->state.members[member];
@@ -281,8 +283,8 @@ caf::result<HttpAnswer> ask_all(MembershipPointer self, const std::string& what,
     self->request(entry.peer, kAskDeadline, ask_atom_v, what, argument)
         .then(
             [gathering, close_one, name = self->state.options.cluster->name(member)](const std::string& text) mutable {
-              json body = json::parse(text, nullptr, false);
-              if (!body.is_discarded()) gathering->answers[name] = std::move(body);
+              json body = text.size() <= kAnswerBytesMax ? json::parse(text, nullptr, false) : json();
+              if (body.is_object() && !body.contains("error")) gathering->answers[name] = std::move(body);
               close_one();
             },
             [close_one](const caf::error&) mutable { close_one(); });
@@ -405,6 +407,7 @@ MembershipActor::behavior_type membership(MembershipPointer self, const Membersh
       [self](status_atom) {
         const MembershipState& state = self->state;
         const ClusterState& cluster = *state.options.cluster;
+        const std::uint64_t now = state.options.clock->monotonic_ns();
         json members = json::array();
         for (MemberIndex member = 0; member < state.members.size(); ++member) {
           const Member& entry = state.members[member];
@@ -419,6 +422,7 @@ MembershipActor::behavior_type membership(MembershipPointer self, const Membersh
                                        : cluster.live(member) ? "syncing"
                                                               : "down"},
                              {"self", member == cluster.self()},
+                             {"age_ms", entry.heard_ns == 0 ? json() : json((now - entry.heard_ns) / 1'000'000)},
                              {"connects", entry.connects},
                              {"downs", entry.downs},
                              {"last_error", entry.last_error}});

@@ -21,6 +21,7 @@
 #include "actors/publisher.h"
 #include "actors/replicator.h"
 #include "actors/side_channel.h"
+#include "actors/store_catalog.h"
 #include "actors/supervisor.h"
 #include "common/log.h"
 #include "recovery/state_reader.h"
@@ -167,12 +168,15 @@ Status Node::Impl::start_actors() {
                               port ? port->describe() : "none",
                               clock,
                               cluster,
+                              events,
                               warnings,
                               &metrics,
                               [this] { return capacity->shape(); },
                               [this] { return capacity->measured(); }};
   next->admin = spawn_admin(*system, std::move(administration));
   watch_typed(next->admin, "admin");
+  next->catalog = spawn_store_catalog(*system, store);
+  watch_typed(next->catalog, "store_catalog");
 
   FeedOptions feeding;
   feeding.job_name = job.name;
@@ -230,12 +234,10 @@ Status Node::Impl::start_actors() {
   gate.job = job.name;
   gate.side_channel = next->side_channel;
   gate.admin = next->admin;
-  gate.events = events;
   gate.state = [this](StepNumber step, bool optimizer) {
     return recovery::prepare_state(store, job.name, step, optimizer);
   };
   gate.wiring = [this] { return current_wiring(); };
-  gate.names = [this] { return cluster->names(); };
   gate.forward = [this](HttpRequest&& request) { return forward(std::move(request)); };
   if (objects) {
     PointAnswersOptions answering;
@@ -415,6 +417,7 @@ void Node::stop() {
     for (const OwnerActor& owner : wiring.owners) end(owner);
     end(impl.gateway.actor);
     end(wiring.admin);
+    end(wiring.catalog);
     end(wiring.keeper);
     end(wiring.supervisor);
     impl.wiring = std::make_shared<const Wiring>();

@@ -35,6 +35,7 @@ void Node::Impl::broadcast(std::shared_ptr<const Wiring> next) {
   for (const AssemblerActor& assembler : wiring->assemblers) tell(assembler);
   for (const IngressActor& ingress : wiring->ingress) tell(ingress);
   tell(wiring->admin);
+  tell(wiring->catalog);
   tell(wiring->side_channel);
   tell(wiring->feed);
   tell(wiring->coordinator);

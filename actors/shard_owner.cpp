@@ -361,6 +361,12 @@ OwnerActor::behavior_type owner(OwnerPointer self, const ShardOwnerOptions& opti
                            : !state.options.shard ? "syncing"
                            : !state.any_durable   ? "baseline"
                                                   : "in_sync";
+        std::uint64_t held = 0;
+        for (const auto& [step, pending] : state.pending) {
+          for (const ContributionPtr& contribution : pending.contributions)
+            for (const replica::Slice& slice : contribution->slices) held += slice.elements * sizeof(float);
+          if (pending.pulled) held += pending.pulled->bytes.size();
+        }
         const nlohmann::json body = {{"shard", state.options.id},
                                      {"elements", range_of(state).elements},
                                      {"version", version},
@@ -370,6 +376,7 @@ OwnerActor::behavior_type owner(OwnerPointer self, const ShardOwnerOptions& opti
                                      {"digest", to_hex(state.digest)},
                                      {"state", word},
                                      {"pending", state.pending.size()},
+                                     {"held_bytes", held},
                                      {"applied", state.applied},
                                      {"applied_bytes", state.applied_bytes},
                                      {"received_bytes", state.received_bytes},

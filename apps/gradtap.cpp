@@ -40,8 +40,18 @@ int main(int argc, char** argv) {
       ->check(CLI::Range(100U, 60'000U))
       ->capture_default_str();
 
-  auto* shards_command = app.add_subcommand("shards", "version of every shard");
+  auto* shards_command = app.add_subcommand("shards", "every shard on every node: role, version, what it can produce");
   add_common(shards_command);
+  auto* placement_command = app.add_subcommand("placement", "who holds which shard, and how far hand-offs are");
+  add_common(placement_command);
+  auto* epoch_command = app.add_subcommand("epoch", "the epoch in force: members, and owners of each shard");
+  add_common(epoch_command);
+  std::uint64_t shard = 0;
+  std::uint64_t version_step = 0;
+  auto* version_command = app.add_subcommand("version", "digest of a shard at a step, and who can produce it");
+  version_command->add_option("shard", shard, "number of the shard")->required();
+  version_command->add_option("step", version_step, "which step")->required();
+  add_common(version_command);
 
   std::uint64_t from = 0;
   std::uint64_t to = ~std::uint64_t{0};
@@ -50,7 +60,7 @@ int main(int argc, char** argv) {
   digests_command->add_option("--from", from, "first step");
   digests_command->add_option("--to", to, "last step");
 
-  auto* events_command = app.add_subcommand("events", "what the node noted lately");
+  auto* events_command = app.add_subcommand("events", "what the nodes noted lately");
   add_common(events_command);
 
   auto* nodes_command = app.add_subcommand("nodes", "members of the cluster: list, add, drain, remove, replace");
@@ -277,6 +287,9 @@ int main(int argc, char** argv) {
   CLI11_PARSE(app, argc, argv);
   if (*status_command) return status(common, watch, interval_ms);
   if (*shards_command) return shards(common);
+  if (*placement_command) return placement(common);
+  if (*epoch_command) return epoch(common);
+  if (*version_command) return version(common, shard, version_step);
   if (*digests_command) return digests(common, from, to);
   if (*events_command) return events(common);
   if (*nodes_list_command) return nodes_list(common);

@@ -29,6 +29,9 @@ inline int unusable(const Error& error) {
 
 int status(const Common& common, bool watch, unsigned interval_ms);
 int shards(const Common& common);
+int placement(const Common& common);
+int version(const Common& common, std::uint64_t shard, std::uint64_t step);
+int epoch(const Common& common);
 int digests(const Common& common, std::uint64_t from, std::uint64_t to);
 int events(const Common& common);
 int export_state(const Common& common, std::uint64_t step, const std::string& file, bool optimizer);

@@ -366,13 +366,10 @@ TEST_CASE("a store that does not answer: members stay, the command says why, and
   CHECK(status["failures"] == 3);
   CHECK(a.cluster->epoch_number() == 1);
   CHECK(a.noted("epochs cannot be read or made") == 1);  // said once
-  const json shown = json::parse(a.probe.ask<HttpAnswer>(a.actor, nodes_atom_v).body);
-  CHECK(shown["store_error"].get<std::string>().find("the store is gone") != std::string::npos);
-  CHECK(shown["members"].size() == 3);
+  CHECK(status["last_error"].get<std::string>().find("the store is gone") != std::string::npos);
   rig.store->broken = false;
   CHECK(a.add(1).status == 200);
   CHECK(a.status()["failing"] == false);
-  CHECK(json::parse(a.probe.ask<HttpAnswer>(a.actor, nodes_atom_v).body)["store_error"].is_null());
 }
 
 TEST_CASE("an epoch whose answer was lost is found when the command is repeated") {
@@ -509,7 +506,7 @@ TEST_CASE("a member is removed as it stands, unless only it has something") {
   CHECK(check["check"]["safe"] == false);
 }
 
-TEST_CASE("hostile commands are answered, and a view with members that there are not is shown") {
+TEST_CASE("hostile commands are answered, and a view with members that there are not does no harm") {
   EpochsRig rig;
   MemberNode a(rig.system, rig.store, "tap0");
   a.with_coordinator();
@@ -520,9 +517,6 @@ TEST_CASE("hostile commands are answered, and a view with members that there are
     CHECK(answer.status == 422);
   }
   CHECK(code_of(a.command("drain", "nobody")) == ErrorCode::kMemberUnknown);
-  const json shown = json::parse(a.probe.ask<HttpAnswer>(a.actor, nodes_atom_v).body);
-  CHECK(shown["members"].size() == 3);
-  CHECK(shown["members"][0]["in_sync"] == 1);
   CHECK(newest(*rig.store).record.number == 1);
 }
 

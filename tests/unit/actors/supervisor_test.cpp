@@ -155,7 +155,6 @@ TEST_CASE("every actor answers for its status") {
   gateway_options.job = "job";
   gateway_options.side_channel = side_channel;
   gateway_options.admin = admin;
-  gateway_options.events = events;
   auto gateway = spawn_gateway(system, std::move(gateway_options));
   REQUIRE(gateway);
   SupervisorOptions supervisor_options;
