@@ -8,6 +8,7 @@ set -u
 build_packages=(
   g++-12 make cmake ninja-build ccache pkg-config git
   libcaf-dev libdpdk-dev librocksdb-dev libcapnp-dev capnproto libzstd-dev libcpp-httplib-dev libasio-dev libssl-dev libxxhash-dev
+  prometheus-cpp-dev
   doctest-dev libcli11-dev libspdlog-dev libfmt-dev libtomlplusplus-dev nlohmann-json3-dev libbenchmark-dev
   python3 python3-torch python3-numpy
   iproute2 ethtool procps util-linux tcpdump openssl

@@ -343,11 +343,16 @@ json merge_events(const ClusterParts& all) {
 }
 
 constexpr std::array kQuestions{
-    ClusterQuestion{"status", true, 0, 0, merge_status},       ClusterQuestion{"job", false, 0, 0, merge_job},
-    ClusterQuestion{"shards", true, 0, 0, merge_shards},       ClusterQuestion{"digests", true, 2, 2, merge_digests},
-    ClusterQuestion{"placement", true, 0, 0, merge_placement}, ClusterQuestion{"version", true, 2, 2, merge_version},
-    ClusterQuestion{"nodes", true, 0, 0, merge_nodes},         ClusterQuestion{"epoch", true, 0, 0, merge_epoch},
-    ClusterQuestion{"events", true, 0, 1, merge_events},
+    ClusterQuestion{"status", true, 0, 0, merge_status},
+    ClusterQuestion{"job", false, 0, 0, merge_job},
+    ClusterQuestion{"shards", true, 0, 0, merge_shards},
+    ClusterQuestion{"digests", true, 2, 2, merge_digests},
+    ClusterQuestion{"placement", true, 0, 0, merge_placement},
+    ClusterQuestion{"version", true, 2, 2, merge_version},
+    ClusterQuestion{"nodes", true, 0, 0, merge_nodes},
+    ClusterQuestion{"epoch", true, 0, 0, merge_epoch},
+    ClusterQuestion{"events", true, 0, 0, merge_events},
+    ClusterQuestion{"events_here", false, 1, 1, merge_events},
 };
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "actors/probes.h"
 #include "actors/request_path.h"
 #include "common/number_text.h"
 #include "common/teller.h"
@@ -69,6 +70,11 @@ class Router {
 
   [[nodiscard]] HttpAnswer answer(HttpRequest&& request) {
     const auto parts = split_path(request.path);
+    if (parts.size() == 1 && request.method == "GET") {
+      if (parts[0] == "metrics") return own_status(metrics_answer);
+      if (parts[0] == "healthz") return own_status(health_answer);
+      if (parts[0] == "readyz") return own_status(readiness_answer);
+    }
     if (parts.size() < 2 || parts[0] != "v1") return not_found(request);
     if (parts[1] == "status" && parts.size() == 2 && request.method == "GET") return of_cluster("status");
     if (parts[1] == "epoch" && parts.size() == 2 && request.method == "GET") return of_cluster("epoch");
@@ -222,6 +228,12 @@ class Router {
     return ask(wiring->epochs, nodes_atom_v, std::string(request.body.begin(), request.body.end()));
   }
 
+  // What this node says of itself, read by a program that watches it.
+  HttpAnswer own_status(HttpAnswer (*shown)(const nlohmann::json&)) {
+    const HttpAnswer answer = ask(options_.admin, ask_atom_v, std::string("status"), std::string());
+    return answer.status == 200 ? shown(nlohmann::json::parse(answer.body, nullptr, false)) : answer;
+  }
+
   HttpAnswer of_cluster(const char* what, std::string argument = {}) {
     return ask(options_.admin, whole_atom_v, std::string(what), std::move(argument));
   }
@@ -244,8 +256,10 @@ class Router {
   }
 
   HttpAnswer events(const HttpRequest& request) {
+    if (!request.query.contains("from")) return of_cluster("events");
+    // Numbers of events are each node's own: who follows them follows one node.
     const auto from = number(request, "from", 0);
-    return from ? of_cluster("events", std::to_string(*from)) : bad_number(request);
+    return from ? of_cluster("events_here", std::to_string(*from)) : bad_number(request);
   }
 
   caf::actor_system& system_;

@@ -48,7 +48,7 @@ HttpAnswer http_error(const Error& error, int status) {
                                  {"remedy", error.remedy}}}};
   // Text from outside may not be UTF-8: replace instead of throwing.
   return {status != 0 ? status : status_of(error.code),
-          body.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace)};
+          body.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace), "application/json"};
 }
 
 }  // namespace gradtap::actors

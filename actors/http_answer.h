@@ -9,7 +9,8 @@ namespace gradtap::actors {
 
 struct HttpAnswer {
   int status = 200;
-  std::string body = "{}";  // JSON
+  std::string body = "{}";  // JSON, unless type says otherwise
+  std::string type = "application/json";
 };
 
 // The JSON error body of docs/side-channel.md; the HTTP status follows from the code unless given.

@@ -115,7 +115,7 @@ std::uint64_t announced_bytes(const httplib::Request& request) {
 void give(httplib::Response& to, const HttpAnswer& answer) {
   to.status = answer.status;
   if (answer.status == 401) to.set_header("WWW-Authenticate", "GT1, Bearer");
-  to.set_content(answer.body, "application/json");
+  to.set_content(answer.body, answer.type.c_str());
 }
 
 }  // namespace

@@ -211,6 +211,8 @@ using KeeperActor = caf::typed_actor<
     caf::reacts_to<record_atom, ShardRecordPtr, caf::strong_actor_ptr>,
     // Commit what has gathered; sent by the actor to itself.
     caf::reacts_to<flush_atom>,
+    // The node stops: what was given here is to be durable when this is answered, or a commit has failed.
+    caf::replies_to<drain_atom>::with<Outcome>,
     // Side values are to become durable, in one synced batch.
     caf::replies_to<side_atom, SideEntriesPtr>::with<Outcome>,
     // The lineage of a run: the same number for the same run_nonce.

@@ -118,7 +118,7 @@ void retain(KeeperState& state) {
   state.last_error = done.error().text();
 }
 
-void commit_group(KeeperPointer self) {
+Status commit_group(KeeperPointer self) {
   KeeperState& state = self->state;
   storage::StepCommit commit;
   commit.job = state.options.job;
@@ -156,7 +156,7 @@ void commit_group(KeeperPointer self) {
     if (state.coordinator)
       self->send(state.coordinator, durable_atom_v,
                  Durable{group.front().record->commit.shard, commit.step, Outcome{false, done.error()}});
-    return;
+    return done;
   }
   state.retry_ms = 0;
   ++state.commits;
@@ -175,6 +175,7 @@ void commit_group(KeeperPointer self) {
     return std::any_of(group.begin(), group.end(), [&](const Queued& done) { return done.record == queued.record; });
   });
   if (with_full) retain(state);
+  return {};
 }
 
 // The register of the cluster gives the number; without one this node does.
@@ -217,8 +218,13 @@ KeeperActor::behavior_type keeper(KeeperPointer self, const KeeperOptions& optio
       [self](flush_atom) {
         self->state.flush_scheduled = false;
         if (self->state.queue.empty()) return;
-        commit_group(self);
+        (void)commit_group(self);  // what failed is tried again
         if (!self->state.queue.empty()) schedule_flush(self);
+      },
+      [self](drain_atom) -> Outcome {
+        while (!self->state.queue.empty())
+          if (const Status done = commit_group(self); !done) return {false, done.error()};
+        return {};
       },
       [self](side_atom, const SideEntriesPtr& entries) -> Outcome {
         const Status done = self->state.options.store->put_side(entries->entries, true);

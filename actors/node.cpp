@@ -6,6 +6,7 @@
 #include <vector>
 
 #include <fmt/format.h>
+#include <nlohmann/json.hpp>
 
 #include "actors/admin.h"
 #include "actors/assembler.h"
@@ -31,6 +32,7 @@ namespace gradtap::actors {
 namespace {
 
 constexpr std::uint64_t kForwardTimeoutMs = 4000;
+constexpr std::uint64_t kStopFlushMs = 5000;  // a disk that hangs does not keep the node from ending
 
 std::unique_ptr<caf::actor_system_config> actor_config(const ClusterState& cluster) {
   auto config = std::make_unique<caf::actor_system_config>();
@@ -389,6 +391,45 @@ bool Node::left() const {
   return impl_->left;
 }
 
+// What was applied here becomes durable, mark and all: after a restart nobody has to bring it again.
+void Node::Impl::flush_before_stop(const Wiring& current) const {
+  if (!current.keeper || current.owners.empty()) return;
+  caf::scoped_actor waiter{*system};
+  const std::uint64_t begun = clock->monotonic_ns();
+  const auto left = [&] {
+    const std::uint64_t spent_ms = (clock->monotonic_ns() - begun) / 1'000'000;
+    return std::chrono::milliseconds(kStopFlushMs - std::min(kStopFlushMs, spent_ms));
+  };
+  Outcome flushed;
+  StepNumber lowest = 0;
+  bool behind = true;
+  while (behind && flushed.ok && left().count() > 0) {
+    waiter->request(current.keeper, left(), drain_atom_v)
+        .receive([&](const Outcome& outcome) { flushed = outcome; },
+                 [&](const caf::error& error) {
+                   flushed = {false, {ErrorCode::kTimeout, "the store is slow", {}, {}, system->render(error), {}}};
+                 });
+    behind = false;
+    lowest = ~StepNumber{0};
+    for (const OwnerActor& owner : current.owners) {
+      nlohmann::json body;
+      waiter->request(owner, left(), status_atom_v)
+          .receive([&](const ActorStatus& status) { body = nlohmann::json::parse(status.json, nullptr, false); },
+                   [](const caf::error&) {});
+      if (!body.is_object() || body.value("state", std::string()) == "syncing") continue;
+      const StepNumber durable = body.value("durable", StepNumber{0});
+      behind = behind || body.value("version", StepNumber{0}) > durable;
+      lowest = std::min(lowest, durable);
+    }
+  }
+  const LineageId lineage = current.plan ? current.plan->lineage : 0;
+  if (!flushed.ok || behind)
+    log_warn("stopping although not all that was applied is durable",
+             {{"job", job.name}, {"lineage", lineage}, {"error", flushed.error.text()}});
+  else if (lowest != ~StepNumber{0})
+    log_info("stopping: what was applied is durable", {{"job", job.name}, {"lineage", lineage}, {"step", lowest}});
+}
+
 void Node::stop() {
   Impl& impl = *impl_;
   {
@@ -396,9 +437,13 @@ void Node::stop() {
     if (impl.stopped) return;
     impl.stopped = true;
   }
+  // Clients and peers go elsewhere at once: closed connections tell them that this node has left.
   if (impl.gateway.server) impl.gateway.server->stop();
   if (impl.node_link) impl.node_link->stop();
   if (!impl.system) return;
+  const WiringPtr current = impl.current_wiring();
+  for (const IngressActor& ingress : current->ingress) end(ingress);
+  impl.flush_before_stop(*current);
   {
     const std::lock_guard lock(impl.wiring_mutex);
     const Wiring& wiring = *impl.wiring;

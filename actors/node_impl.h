@@ -114,6 +114,7 @@ struct Node::Impl {
   Status start_actors();
   Status start_tap_actors(Wiring& next);
   void start_peers(Wiring& next);
+  void flush_before_stop(const Wiring& current) const;
   void add_replicators(Wiring& next) const;
   [[nodiscard]] HttpAnswer forward(HttpRequest&& request);
 };

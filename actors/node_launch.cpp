@@ -9,6 +9,7 @@
 #include "actors/peer_codec.h"
 #include "actors/shard_owner.h"
 #include "common/log.h"
+#include "common/log_context.h"
 #include "storage/object_key.h"
 
 namespace gradtap::actors {
@@ -218,6 +219,7 @@ CoordinatorActor Node::Impl::launch(const JobPlanPtr& plan, std::vector<std::sha
   mark_leaving(*next, placed);
   CoordinatorActor coordinator = next->coordinator;
   broadcast(std::move(next));
+  set_log_context({{"job", job.name}, {"lineage", std::to_string(plan->lineage)}});
   log_info("lineage in force", {{"job", job.name}, {"lineage", plan->lineage}, {"base_step", plan->base_step}});
   return coordinator;
 }

@@ -11,6 +11,7 @@
 
 #include "actors/side_state.h"
 #include "actors/upload_codec.h"
+#include "common/version.h"
 #include "recovery/point_writer.h"
 #include "recovery/store_source.h"
 #include "storage/lineage_registry.h"
@@ -29,7 +30,6 @@ constexpr std::uint64_t kGiveUpNs = 10'000'000'000;
 constexpr std::uint64_t kSideMissingNs = 1'000'000'000;
 constexpr std::uint64_t kRetryMsMin = 200;
 constexpr std::uint64_t kRetryMsMax = 5000;
-constexpr const char* kSoftware = "gradtap 0.1.0";
 
 struct PublisherState {
   static inline const char* name = "publisher";

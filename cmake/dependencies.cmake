@@ -14,6 +14,7 @@ find_package(nlohmann_json CONFIG REQUIRED)
 pkg_check_modules(DPDK REQUIRED IMPORTED_TARGET libdpdk)
 pkg_check_modules(XXHASH REQUIRED IMPORTED_TARGET libxxhash)
 pkg_check_modules(HTTPLIB REQUIRED IMPORTED_TARGET cpp-httplib)
+pkg_check_modules(PROMETHEUS REQUIRED IMPORTED_TARGET prometheus-cpp-core)
 
 # Debian's Asio is headers only; link/asio_impl.cpp compiles its code once.
 find_path(ASIO_INCLUDE asio.hpp REQUIRED)

@@ -6,6 +6,8 @@
 #include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
 
+#include "common/log_context.h"
+
 namespace gradtap {
 namespace {
 
@@ -94,7 +96,7 @@ void log_init(LogLevel level, std::string_view node_name) {
 
 void log_line(LogLevel level, std::string_view text, std::initializer_list<LogField> fields) {
   if (!logger().should_log(native(level))) return;
-  logger().log(native(level), "{}", log_text(text, fields));
+  logger().log(native(level), "{}", with_log_context(log_text(text, fields)));
 }
 
 }  // namespace gradtap

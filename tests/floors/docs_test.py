@@ -68,6 +68,36 @@ def page_advice():
             for n in sorted(set(shown) | set(wanted)) if shown.get(n) != wanted.get(n)]
 
 
+def metrics_in_code():
+    """{name: type} of actors/metrics_text.cpp and of the node link's counters."""
+    source = read("actors/metrics_text.cpp")
+    found = {name: kind.lower() for name, kind in re.findall(r'MetricRow\{\s*"(\w+)",\s*k(\w+),', source)}
+    assert len(found) == source.count("MetricRow{"), "a row of actors/metrics_text.cpp is not read"
+    gauges = set(re.findall(r'"(link\.\w+)"', re.search(r"kRegistryGauges\{(.*?)\};", source, re.S).group(1)))
+    for name in re.findall(r'counter\("(\w+\.\w+)"\)', read("link/link_counters.h")):
+        series = "gradtap_" + name.replace(".", "_") + ("" if name in gauges else "_total")
+        found[series.replace("expires_s", "expires_timestamp_seconds")] = "gauge" if name in gauges else "counter"
+    return found
+
+
+def metrics():
+    code = metrics_in_code()
+    told = dict(re.findall(r"^\| `(gradtap_\w+)` \| (\w+) \|", read("docs/operations.md"), re.M))
+    wrong = ["docs/operations.md: %s is missing or of another type" % n for n in sorted(code) if told.get(n) != code[n]]
+    wrong += ["docs/operations.md: %s is not in the code" % n for n in sorted(set(told) - set(code))]
+    reasons = enumerators("common/gap_reason.h", "GapReason")
+    for path in ("cluster-config/alerts.yml", "cluster-config/grafana-dashboard.json"):
+        text = read(path)
+        used = set(re.findall(r"\bgradtap_\w+", text))
+        wrong += ["%s uses %s, which no node exports" % (path, n) for n in sorted(used - set(code))]
+        if not used:
+            wrong.append("%s uses no metric" % path)
+        for listed in re.findall(r'reason=~?\\?"([A-Z_|]+)', text):
+            wrong += ["%s: there is no reason %s" % (path, r) for r in listed.split("|") if r not in reasons]
+    json.loads(read("cluster-config/grafana-dashboard.json"))
+    return wrong
+
+
 def links():
     wrong = []
     for path, folders, names in os.walk(ROOT):
@@ -89,7 +119,7 @@ def main():
     assert advice("x\n## Verified behind training\n### A_B (1)\n**Seen** s.\n**Means** m\nn. **Do** see [x](y.md), `z`.\n"
                   "\n## Durable\n### C (2)\n**Seen** s **Means** c **Do** d") == {
         "A_B": {"means": "m n.", "does": "see x, z."}, "C": {"means": "c", "does": "d"}}
-    wrong = gap_reasons() + page_advice() + links()
+    wrong = gap_reasons() + page_advice() + metrics() + links()
     print("\n".join(wrong) if wrong else "docs: lists and links follow the code")
     return 1 if wrong else 0
 

@@ -5,6 +5,7 @@ on while it is away; it comes back and catches up; roots, points and the final s
 import sys
 import time
 
+import cluster_answers
 import harness
 import rig
 from cluster import Cluster, PublishWatch, members_of, small
@@ -20,6 +21,7 @@ def short():
         job = harness.Job(r, folder, small(STEPS, "--step-sleep", "0.12"), attach=cluster.endpoints()).start()
         with PublishWatch(cluster) as watch:
             cluster.wait_step("published", 10, 90)
+            cluster_answers.metrics_agree_while_running(cluster.nodes[2])
             victim = cluster.nodes[1]
             killed = time.monotonic()
             victim.kill()
@@ -35,11 +37,16 @@ def short():
             watch.check()
         for node in cluster.nodes:
             same_answers(cluster, node, job)
+        cluster_answers.same_from_each(cluster, job, STEPS - 5)
+        cluster_answers.metrics_agree(cluster)
+        cluster_answers.command_line(cluster.nodes[2], job, STEPS - 5)
+        slowest = cluster_answers.silent_is_absent(cluster, cluster.nodes[0], job, STEPS - 5)
         steps = cluster.check_points(job)
         harness.compare_export(cluster.export(STEPS), job.final(), STEPS)
         cluster.stop()
-    print("passed  %-28s %d points of %d steps, longest pause of published %.1f s with a dead node; %.1f s"
-          % (name, len(steps), STEPS, pause, time.monotonic() - begun), flush=True)
+        cluster_answers.ended_well(cluster, STEPS)
+    print("passed  %-28s %d points of %d steps, longest pause of published %.1f s with a dead node, answers in %.1f s "
+          "with a silent one; %.1f s" % (name, len(steps), STEPS, pause, slowest, time.monotonic() - begun), flush=True)
 
 
 def absent_is_listed(cluster, victim):

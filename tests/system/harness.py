@@ -200,6 +200,19 @@ endpoints = [%s]
 
     # ---- questions
 
+    def text(self, path, seconds=10):
+        """(status, body as it came)"""
+        connection = http.client.HTTPConnection("127.0.0.1", 7700, timeout=seconds)
+        try:
+            connection.sock = self.rig.socket(self.monitor)
+            connection.sock.settimeout(seconds)
+            connection.sock.connect(("127.0.0.1", 7700))
+            connection.request("GET", path)
+            answer = connection.getresponse()
+            return answer.status, answer.read().decode()
+        finally:
+            connection.close()
+
     def get(self, path, quiet=False, seconds=10):
         """The JSON answer, or None when the node does not answer and quiet is set."""
         connection = http.client.HTTPConnection("127.0.0.1", 7700, timeout=seconds)

@@ -133,6 +133,27 @@ TEST_CASE("a store that fails is tried again, and what gathered meanwhile goes i
   CHECK(status["retry_ms"] == 0);
 }
 
+TEST_CASE("when the node stops, what was given is durable before the answer; a store that fails is said") {
+  KeeperRig rig;
+  rig.wire();
+  for (ShardId id = 0; id < 3; ++id) rig.give(rig.record(id, 0, true));
+  for (StepNumber step = 1; step <= 20; ++step)
+    for (ShardId id = 0; id < 3; ++id) {
+      rig.job.step(id, false);
+      rig.give(rig.record(id, step, false));
+    }
+  CHECK(rig.owner.ask<Outcome>(rig.keeper, drain_atom_v).ok);
+  for (ShardId id = 0; id < 3; ++id) CHECK(rig.mark(id) == 20);
+  CHECK(rig.owner.ask<Outcome>(rig.keeper, drain_atom_v).ok);  // nothing left
+  // A step is missing before this one: the store refuses it.
+  rig.job.step(0, false);
+  rig.job.step(0, false);
+  rig.give(rig.record(0, 22, false));
+  const auto refused = rig.owner.ask<Outcome>(rig.keeper, drain_atom_v);
+  CHECK_FALSE(refused.ok);
+  CHECK(rig.mark(0) == 20);
+}
+
 TEST_CASE("side values are in the store when the answer comes") {
   KeeperRig rig;
   auto entries = std::make_shared<SideEntries>();

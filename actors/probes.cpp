@@ -1,0 +1,81 @@
+#include "actors/probes.h"
+
+#include <string>
+#include <vector>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "actors/metrics_text.h"
+
+namespace gradtap::actors {
+
+namespace {
+
+using nlohmann::json;
+
+// Each is of this node or of what it stands on, and is mended there; the others are the trainer's or pass by
+// themselves.
+constexpr const char* kNotAssembling[] = {"COVERAGE_HOLE", "TAP_DOWN",    "STORAGE_FULL", "STORAGE_ERROR",
+                                          "DIVERGED",      "ANCHOR_LOST", "UNWIRED",      "OVERLOAD_SHED"};
+
+std::string word(const json& object, const char* key) {
+  const auto it = object.find(key);
+  return it != object.end() && it->is_string() ? it->get<std::string>() : std::string();
+}
+
+json part(const json& object, const char* key) {
+  const auto it = object.find(key);
+  return it != object.end() && it->is_structured() ? *it : json::array();
+}
+
+std::vector<std::string> silent_actors(const json& status) {
+  std::vector<std::string> reasons;
+  for (const json& who : part(status, "absent"))
+    if (who.is_string()) reasons.push_back(who.get<std::string>() + " does not answer");
+  return reasons;
+}
+
+HttpAnswer verdict(const char* good, const json& status, std::vector<std::string> reasons) {
+  if (!status.is_object()) reasons.assign(1, "the node does not answer for itself");
+  const json body = {{good, reasons.empty()},
+                     {"node", status.is_object() ? word(status, "node") : std::string()},
+                     {"reasons", reasons}};
+  return {reasons.empty() ? 200 : 503, body.dump(-1, ' ', false, json::error_handler_t::replace), "application/json"};
+}
+
+}  // namespace
+
+HttpAnswer metrics_answer(const json& status) {
+  return {200, metrics_text(status), kMetricsType};
+}
+
+HttpAnswer health_answer(const json& status) {
+  return verdict("healthy", status, status.is_object() ? silent_actors(status) : std::vector<std::string>());
+}
+
+HttpAnswer readiness_answer(const json& status) {
+  if (!status.is_object()) return verdict("ready", status, {});
+  std::vector<std::string> reasons = silent_actors(status);
+  for (const json& member : part(status, "members")) {
+    if (!member.is_object() || !member.value("self", false)) continue;
+    if (const std::string membership = word(member, "membership"); membership != "in")
+      reasons.push_back("this node is " + membership);
+    if (const std::string state = word(member, "state"); state != "up")
+      reasons.push_back("it catches up on what the job said: " + state);
+  }
+  for (const json& job : part(status, "jobs")) {
+    if (!job.is_object()) continue;
+    if (const auto it = job.find("shards_brought_up"); it != job.end() && it->is_number() && *it > 0)
+      reasons.push_back(fmt::format("{} of its shards are being copied", it->dump()));
+    for (const json& gap : part(job, "gaps")) {
+      if (!gap.is_object()) continue;
+      const std::string name = word(gap, "name");
+      for (const char* each : kNotAssembling)
+        if (name == each) reasons.push_back(name + ": " + word(gap, "evidence"));
+    }
+  }
+  return verdict("ready", status, std::move(reasons));
+}
+
+}  // namespace gradtap::actors
