@@ -18,7 +18,7 @@ namespace {
 
 using nlohmann::json;
 
-std::string text_of(const json& body) {
+std::string answer_text(const json& body) {
   return body.dump(-1, ' ', false, json::error_handler_t::replace);
 }
 
@@ -74,7 +74,7 @@ struct Whole {
   void close_one(const Clock& clock) {
     if (--open > 0) return;
     parts.age_ms = (clock.monotonic_ns() - asked_ns) / 1'000'000;
-    promise.deliver(HttpAnswer{200, text_of(merge_answer(*question, parts))});
+    promise.deliver(HttpAnswer{200, answer_text(merge_answer(*question, parts))});
   }
 };
 
@@ -109,7 +109,7 @@ caf::result<HttpAnswer> whole_answer(AdminPointer self, const std::string& what,
 caf::result<HttpAnswer> own_answer(AdminPointer self, const std::string& what, const std::string& argument) {
   auto promise = self->make_response_promise<HttpAnswer>();
   if (what == "capacity") {
-    promise.deliver(HttpAnswer{200, text_of(own_rates(self->state))});
+    promise.deliver(HttpAnswer{200, answer_text(own_rates(self->state))});
     return promise;
   }
   const ClusterQuestion* question = cluster_question(what);
@@ -118,7 +118,7 @@ caf::result<HttpAnswer> own_answer(AdminPointer self, const std::string& what, c
     promise.deliver(unknown_question(what, argument));
   else
     own_part(self, *question, *numbers,
-             [promise](const json& body) mutable { promise.deliver(HttpAnswer{200, text_of(body)}); });
+             [promise](const json& body) mutable { promise.deliver(HttpAnswer{200, answer_text(body)}); });
   return promise;
 }
 

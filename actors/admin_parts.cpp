@@ -20,34 +20,34 @@ constexpr std::size_t kEventsPerNode = 1000;
 constexpr std::size_t kEventBytesPerNode = std::size_t{1} << 20;
 
 // Collects answers until the last one is in or its deadline has passed.
-struct Gathering {
+struct OpenParts {
   std::size_t open = 0;
   std::vector<std::pair<std::string, json>> answers;  // in order of arrival
   std::vector<std::string> absent;
-  std::function<void(Gathering&)> done;
+  std::function<void(OpenParts&)> done;
 
   void close_one() {
     if (--open == 0) done(*this);
   }
 };
-using GatheringPtr = std::shared_ptr<Gathering>;
+using PartsPtr = std::shared_ptr<OpenParts>;
 
 // Held open until every question is out: whoever opens it closes one.
-GatheringPtr open_gathering(std::function<void(Gathering&)> done) {
-  auto gathering = std::make_shared<Gathering>();
+PartsPtr open_gathering(std::function<void(OpenParts&)> done) {
+  auto gathering = std::make_shared<OpenParts>();
   gathering->open = 1;
   gathering->done = std::move(done);
   return gathering;
 }
 
-void miss(AdminPointer self, const GatheringPtr& gathering, const std::string& who) {
+void miss(AdminPointer self, const PartsPtr& gathering, const std::string& who) {
   ++self->state.absences;
   gathering->absent.push_back(who);
   gathering->close_one();
 }
 
 template <class Handle, class... Question>
-void ask_with(AdminPointer self, const GatheringPtr& gathering, const Handle& target, const std::string& label,
+void ask_with(AdminPointer self, const PartsPtr& gathering, const Handle& target, const std::string& label,
               const Question&... question) {
   if (!target) return;
   ++gathering->open;
@@ -62,12 +62,12 @@ void ask_with(AdminPointer self, const GatheringPtr& gathering, const Handle& ta
 }
 
 template <class Handle>
-void ask(AdminPointer self, const GatheringPtr& gathering, const Handle& target, const std::string& label) {
+void ask(AdminPointer self, const PartsPtr& gathering, const Handle& target, const std::string& label) {
   ask_with(self, gathering, target, label, status_atom_v);
 }
 
 // Under "placement"; an answer is one also while no lineage is in force.
-void ask_placement(AdminPointer self, const GatheringPtr& gathering) {
+void ask_placement(AdminPointer self, const PartsPtr& gathering) {
   if (!self->state.wiring->coordinator) return;
   ++gathering->open;
   self->request(self->state.wiring->coordinator, kAdminActorDeadline, placement_atom_v)
@@ -79,7 +79,7 @@ void ask_placement(AdminPointer self, const GatheringPtr& gathering) {
           [self, gathering](const caf::error&) { miss(self, gathering, "coordinator"); });
 }
 
-void ask_everybody(AdminPointer self, const GatheringPtr& gathering) {
+void ask_everybody(AdminPointer self, const PartsPtr& gathering) {
   const Wiring& wiring = *self->state.wiring;
   ask(self, gathering, wiring.coordinator, "coordinator");
   ask(self, gathering, wiring.side_channel, "side_channel");
@@ -100,7 +100,7 @@ void ask_everybody(AdminPointer self, const GatheringPtr& gathering) {
     ask(self, gathering, wiring.assemblers[i], "assembler." + std::to_string(i));
 }
 
-json answer_of(const Gathering& gathering, const std::string& name) {
+json answer_of(const OpenParts& gathering, const std::string& name) {
   for (const auto& [who, body] : gathering.answers)
     if (who == name) return body;
   return nullptr;
@@ -149,7 +149,7 @@ std::string certificate_warning(std::uint64_t expires_s, std::uint64_t now_ms) {
 }
 
 void own_status(AdminPointer self, Answer answer) {
-  const auto gathering = open_gathering([self, answer = std::move(answer)](Gathering& all) {
+  const auto gathering = open_gathering([self, answer = std::move(answer)](OpenParts& all) {
     const AdminState& s = self->state;
     json coordinator = answer_of(all, "coordinator");
     const json side_channel = answer_of(all, "side_channel");
@@ -187,7 +187,7 @@ void own_status(AdminPointer self, Answer answer) {
 
 // Shards here: what their owners do, what the store has of them, and what the coordinator makes of both.
 void own_shards(AdminPointer self, Answer answer) {
-  const auto gathering = open_gathering([self, answer = std::move(answer)](Gathering& all) {
+  const auto gathering = open_gathering([self, answer = std::move(answer)](OpenParts& all) {
     std::map<std::uint64_t, json> marks;
     if (const json catalog = answer_of(all, "store_catalog"); catalog.is_object())
       for (const json& mark : catalog.value("marks", json::array())) marks.emplace(mark.value("shard", 0U), mark);
@@ -234,7 +234,7 @@ void own_digests(AdminPointer self, std::uint64_t from, std::uint64_t to, Answer
 }
 
 void own_placement(AdminPointer self, Answer answer) {
-  const auto gathering = open_gathering([answer = std::move(answer)](Gathering& all) {
+  const auto gathering = open_gathering([answer = std::move(answer)](OpenParts& all) {
     json body = answer_of(all, "placement");
     if (!body.is_object()) body = json{{"shards", json::array()}};
     body["absent"] = all.absent;
@@ -247,7 +247,7 @@ void own_placement(AdminPointer self, Answer answer) {
 void own_version(AdminPointer self, std::uint64_t shard, std::uint64_t step, Answer answer) {
   const Wiring& wiring = *self->state.wiring;
   const auto gathering =
-      open_gathering([shard, step, answer = std::move(answer), shards = wiring.owner_of.size()](Gathering& all) {
+      open_gathering([shard, step, answer = std::move(answer), shards = wiring.owner_of.size()](OpenParts& all) {
         json body = answer_of(all, "store_catalog");
         if (!body.is_object()) body = json::object();
         body["shard"] = shard;
@@ -288,7 +288,7 @@ json members_here(const ClusterState& cluster, const json& membership) {
 }
 
 void own_nodes(AdminPointer self, Answer answer) {
-  const auto gathering = open_gathering([self, answer = std::move(answer)](Gathering& all) {
+  const auto gathering = open_gathering([self, answer = std::move(answer)](OpenParts& all) {
     const ClusterState& cluster = *self->state.options.cluster;
     const EpochPtr epoch = cluster.epoch();
     const auto home = cluster.home();

@@ -153,7 +153,7 @@ class Families {
   std::map<std::string, std::size_t> places_;
 };
 
-std::string text_at(const json& object, const char* key) {
+std::string label_at(const json& object, const char* key) {
   const auto it = object.find(key);
   return it != object.end() && it->is_string() ? it->get<std::string>() : std::string();
 }
@@ -207,7 +207,7 @@ void add_gaps(Families& families, const json& job, const std::vector<ClientMetri
 std::string metrics_text(const json& status) {
   Families families;
   if (!status.is_object()) return families.text();
-  const std::string node = text_at(status, "node");
+  const std::string node = label_at(status, "node");
   const std::vector<ClientMetric::Label> node_labels = {{"node", node}};
   families.add_named("gradtap_build_info", 1, {{"node", node}, {"version", kVersion}});
   const json actors = status.value("actors", json::object());
@@ -215,7 +215,7 @@ std::string metrics_text(const json& status) {
   const json job = jobs.empty() || !jobs[0].is_object() ? json::object() : jobs[0];
   const json binding = job.contains("binding") && job["binding"].is_object() ? job["binding"] : json::object();
   auto job_labels = node_labels;
-  job_labels.push_back({"training_job", text_at(job, "job")});
+  job_labels.push_back({"training_job", label_at(job, "job")});
   job_labels.push_back({"lineage", job.contains("lineage") ? job["lineage"].dump() : "0"});
   for (const MetricRow& row : kRows) {
     const std::string_view part = row.part;
@@ -240,11 +240,11 @@ std::string metrics_text(const json& status) {
   families.add_named("gradtap_absent_actors", static_cast<double>(array_at(status, "absent").size()), node_labels);
   families.add_named("gradtap_warnings", static_cast<double>(array_at(status, "warnings").size()), node_labels);
   const json members = array_at(status, "members");
-  families.add_named("gradtap_home", members.empty() || text_at(status, "home") == node ? 1 : 0, node_labels);
+  families.add_named("gradtap_home", members.empty() || label_at(status, "home") == node ? 1 : 0, node_labels);
   for (const json& member : members)
-    if (member.is_object() && text_at(member, "membership") != "out")
-      families.add_named("gradtap_member_up", text_at(member, "state") == "up" ? 1 : 0,
-                         {{"node", node}, {"member", text_at(member, "name")}});
+    if (member.is_object() && label_at(member, "membership") != "out")
+      families.add_named("gradtap_member_up", label_at(member, "state") == "up" ? 1 : 0,
+                         {{"node", node}, {"member", label_at(member, "name")}});
   if (const auto link = status.find("link"); link != status.end() && link->is_object())
     add_registry(families, *link, node_labels);
   return families.text();

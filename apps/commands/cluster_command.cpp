@@ -14,7 +14,7 @@ namespace {
 
 using nlohmann::json;
 
-constexpr unsigned kAnswerTimeoutMs = 4000;  // a node answers within 2 s, whoever else is away
+constexpr unsigned kClusterTimeoutMs = 4000;  // a node answers within 2 s, whoever else is away
 
 // Prints the answer by `print`, or as it is with --json; exit code of `print`.
 template <class Print>
@@ -31,7 +31,7 @@ int show(const Common& common, const Result<json>& answer, Print print) {
 
 // The answer to a question about the job.
 Result<json> of_job(const Common& common, const std::string& question) {
-  const NodeClient client(common.endpoint, common.access, kAnswerTimeoutMs);
+  const NodeClient client(common.endpoint, common.access, kClusterTimeoutMs);
   const auto job = client.job_or_only(common.job);
   if (!job) return std::unexpected(job.error());
   return client.get("/v1/jobs/" + *job + "/" + question);
@@ -119,7 +119,7 @@ int version(const Common& common, std::uint64_t shard, std::uint64_t step) {
 }
 
 int epoch(const Common& common) {
-  const NodeClient client(common.endpoint, common.access, kAnswerTimeoutMs);
+  const NodeClient client(common.endpoint, common.access, kClusterTimeoutMs);
   return show(common, client.get("/v1/epoch"), [&](const json& answer) {
     if (common.json) return 0;
     fmt::print("epoch {} ({}) of {}  proposed by {}  replicas {}  digest {}\n", number(answer, "epoch"),
@@ -152,7 +152,7 @@ int digests(const Common& common, std::uint64_t from, std::uint64_t to) {
 }
 
 int events(const Common& common) {
-  const NodeClient client(common.endpoint, common.access, kAnswerTimeoutMs);
+  const NodeClient client(common.endpoint, common.access, kClusterTimeoutMs);
   return show(common, client.get("/v1/events"), [&](const json& answer) {
     if (common.json) return 0;
     for (const json& event : objects(answer, "events")) {

@@ -113,7 +113,9 @@ TEST_CASE("who may do what at each path of a job with a secret") {
       CHECK(verdict(guard, asked.sign(secret)) == row.signed_by_job);
   }
   // Nothing is there, and nothing is said.
-  for (const char* const path : {"/", "/index.html", "/v1", "/v2/status", "/v1/jobs", "/v1/jobs/demo", "/v1/a/b"})
+  CHECK(guard.need("GET", "/metrics") == AccessNeed::kRead);
+  for (const char* const path :
+       {"/", "/index.html", "/healthz", "/readyz", "/v1", "/v2/status", "/v1/jobs", "/v1/jobs/demo", "/v1/a/b"})
     CHECK(guard.need("GET", path) == AccessNeed::kNothing);
 }
 
