@@ -15,6 +15,7 @@
 #include "actors/http_server.h"
 #include "actors/interfaces.h"
 #include "actors/point_answers.h"
+#include "common/event_ring.h"
 
 namespace gradtap::actors {
 
@@ -30,6 +31,7 @@ struct GatewayOptions {
   std::function<Result<std::function<bool(const ByteSink&)>>(StepNumber step, bool optimizer)> state;
   // Recovery points; null where none are published (no object store).
   std::shared_ptr<PointAnswers> points;
+  std::shared_ptr<EventRing> events;      // where refusals are told; null: nowhere
   std::shared_ptr<AccessGuard> guard;     // null: everybody may do everything
   std::shared_ptr<AccessLog> access_log;  // of reads of state; null: none is kept
 };

@@ -253,6 +253,7 @@ Status Node::Impl::start_actors() {
   }
   auto rules = access_rules(config, job);
   if (!rules) return std::unexpected(rules.error());
+  gate.events = events;
   gate.guard = std::make_shared<AccessGuard>(std::move(*rules));
   auto reads = AccessLog::open((std::filesystem::path(config.node.data_dir) / "access.log").string(),
                                config.security.access_log_bytes);
