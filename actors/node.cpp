@@ -442,9 +442,12 @@ void Node::stop() {
   if (impl.gateway.server) impl.gateway.server->stop();
   if (impl.node_link) impl.node_link->stop();
   if (!impl.system) return;
-  const WiringPtr current = impl.current_wiring();
-  for (const IngressActor& ingress : current->ingress) end(ingress);
-  impl.flush_before_stop(*current);
+  {
+    // Let go of before the system ends: a detached actor's thread waits until nobody has a handle to it.
+    const WiringPtr current = impl.current_wiring();
+    for (const IngressActor& ingress : current->ingress) end(ingress);
+    impl.flush_before_stop(*current);
+  }
   {
     const std::lock_guard lock(impl.wiring_mutex);
     const Wiring& wiring = *impl.wiring;

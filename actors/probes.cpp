@@ -58,7 +58,8 @@ HttpAnswer readiness_answer(const json& status) {
   if (!status.is_object()) return verdict("ready", status, {});
   std::vector<std::string> reasons = silent_actors(status);
   for (const json& member : part(status, "members")) {
-    if (!member.is_object() || !member.value("self", false)) continue;
+    const auto self = member.is_object() ? member.find("self") : member.end();
+    if (self == member.end() || *self != true) continue;
     if (const std::string membership = word(member, "membership"); membership != "in")
       reasons.push_back("this node is " + membership);
     if (const std::string state = word(member, "state"); state != "up")

@@ -103,6 +103,7 @@ def silent_is_absent(cluster, victim, job, step):
     paths = questions(cluster, 3, step)
     os.killpg(victim.child.pid, signal.SIGSTOP)
     try:
+        time.sleep(0.3)  # a process stops a little later than it is told to
         answers = ask_all(others, paths)
     finally:
         os.killpg(victim.child.pid, signal.SIGCONT)
