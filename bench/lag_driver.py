@@ -18,7 +18,7 @@ from cluster import Cluster  # noqa: E402
 
 RANKS = 2
 JOB = ["--width", 192, "--layers", 6, "--context", 8, "--batch", 1, "--bucket-mb", 2, "--no-roots"]
-PAUSES = (0.8, 0.4, 0.2, 0.1, 0.05, 0.0)
+PAUSES = (0.4, 0.2, 0.1, 0.05, 0.0)
 LAG = 2
 
 
