@@ -82,13 +82,15 @@ async function ask(path) {
   }
 }
 
-// What may be missing: a node alone has no members, a node without a lineage no placement.
-async function askIfThere(path) {
+// What may be missing: a node alone has no members, a node without a lineage no placement. A node that has just said its
+// status and is too slow for more is not silent: what was known before stays.
+async function askIfThere(path, before) {
   try {
     return await ask(path);
   } catch (error) {
-    if (error instanceof Refused && error.status !== 401 && error.status !== 403) return null;
-    throw error;
+    if (!(error instanceof Refused)) return before;
+    if (error.status === 401 || error.status === 403) throw error;
+    return null;
   }
 }
 
@@ -104,10 +106,10 @@ async function askAll() {
   lastAnswer = now;
   const job = record(list(status.jobs)[0]);
   if (round++ % 2 === 0 || known.level !== "good") {
-    members = status.members ? await askIfThere("v1/nodes") : null;
-    placement = job.shards ? await askIfThere(`v1/jobs/${encodeURIComponent(text(job.job))}/placement`) : null;
+    members = status.members ? await askIfThere("v1/nodes", members) : null;
+    placement = job.shards ? await askIfThere(`v1/jobs/${encodeURIComponent(text(job.job))}/placement`, placement) : null;
   }
-  const fresh = list((await ask("v1/events?from=" + nextEvent)).events).map(record);
+  const fresh = list(record(await askIfThere("v1/events?from=" + nextEvent, null)).events).map(record);
   for (const event of fresh) nextEvent = Math.max(nextEvent, number(event.seq) + 1);
   if (fresh.length) events = events.concat(fresh).slice(-EVENTS_MAX);
   return {status, job, now, freshEvents: fresh.length > 0};
@@ -423,7 +425,7 @@ function countersOf(report) {
       }
       sum.frames += number(part.frames);
       sum.holes += number(decoder.gap_frames) + number(decoder.lost_parses);
-      sum.dropped += number(part.dropped_without_credit_segments) + number(part.oversized) + number(decoder.dropped_bytes ? 1 : 0);
+      sum.dropped += number(part.dropped_without_credit_segments) + number(part.oversized);
       for (const [kind, count] of Object.entries(record(part.drops)))
         if (!kind.startsWith("not_")) sum.dropped += number(count);
     }
