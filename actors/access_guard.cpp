@@ -71,8 +71,10 @@ Result<AccessRules> access_rules(const NodeConfig& config, const JobSection& job
 AccessNeed AccessGuard::need(std::string_view method, std::string_view path) const {
   const auto parts = split_path(path);
   const bool get = method == "GET";
-  if (parts.size() == 1 && parts[0] == "metrics") return AccessNeed::kRead;
-  if (parts.size() < 2 || parts[0] != "v1") return AccessNeed::kNothing;  // the page's files, whether the node is well
+  // Probes name the node and what is wrong with it: figures like any other.
+  if (parts.size() == 1 && (parts[0] == "metrics" || parts[0] == "healthz" || parts[0] == "readyz"))
+    return AccessNeed::kRead;
+  if (parts.size() < 2 || parts[0] != "v1") return AccessNeed::kNothing;
   if (parts[1] != "jobs") {
     if (parts.size() != 2) return AccessNeed::kNothing;
     if (parts[1] == "nodes" && !get) return AccessNeed::kCommand;

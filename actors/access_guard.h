@@ -3,13 +3,12 @@
 // Purpose: from the head of a request, before a byte of its body is read, to "yes, as whom" or a named refusal. What
 // it asks for depends on the path: a job's own requests need a signature by one of its keys, its state that or the
 // admin token, answers about the node a token or this host's loopback, commands the admin token or loopback.
-// Ownership: its keys and tokens. Threads: any; counters are atomic. Invariants: an unknown path needs as much as a
-// command does not: it opens nothing and is answered with 404; what a key of one job opens, that of another does not;
-// every comparison of secrets takes the same time. Failure behaviour: UNAUTHORIZED (nothing, or nothing of the right
+// Ownership: its keys and tokens. Threads: any; counters are atomic. Invariants: what needs nothing (the page's files,
+// paths that are not there) says nothing of node or job; what a key of one job opens, that of another does not; every
+// comparison of secrets takes the same time. Failure behaviour: UNAUTHORIZED (nothing, or nothing of the right
 // form, was presented) or FORBIDDEN, with a remedy and no byte of a secret; each is counted.
 #pragma once
 
-#include <array>
 #include <atomic>
 #include <cstdint>
 #include <optional>
@@ -29,7 +28,7 @@ enum class AccessNeed : std::uint8_t {
   kState,    // bytes of the state, leases: the job's key, or the admin token
   kRead,     // answers about the node: a token, the job's key for its own, or loopback
   kCommand,  // changes: the admin token, or loopback
-  kNothing,  // nothing is at this path
+  kNothing,  // open: files of the page, and paths where nothing is
 };
 
 // A request without its body. The texts live as long as the request.

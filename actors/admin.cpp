@@ -34,6 +34,7 @@ std::optional<std::vector<std::uint64_t>> numbers_of(const ClusterQuestion& ques
   }
   return numbers.size() < question.numbers_min ? std::nullopt : std::optional(numbers);
 }
+
 // What every live peer answers, by member name; of the others the names.
 void ask_peers(AdminPointer self, const std::string& what, const std::string& argument,
                const std::function<void(json answers, std::vector<std::string> absent)>& answer) {

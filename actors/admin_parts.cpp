@@ -129,6 +129,7 @@ json before_tracking(const json& side_channel) {
         "the trainer uploads the state of its first step");
   return job;
 }
+
 // A job that was admitted and turned out to ask for more than the nodes have.
 void warn_of_capacity(json& job, const json& side_channel) {
   if (!side_channel.is_object() || !side_channel.contains("admission")) return;
@@ -136,6 +137,7 @@ void warn_of_capacity(json& job, const json& side_channel) {
   if (admission.value("fits", true) || !admission.value("refusal", std::string()).empty()) return;
   job["warnings"].push_back("capacity: " + admission.value("verdict", std::string()));
 }
+
 // While there is time to do something about it.
 constexpr std::int64_t kCertificateWarningDays = 30;
 
@@ -267,6 +269,13 @@ void own_version(AdminPointer self, std::uint64_t shard, std::uint64_t step, Ans
   gathering->close_one();
 }
 
+// What an epoch says of one of its members.
+json facts_of(const schema::EpochMember& member) {
+  return {{"name", member.name},     {"membership", member_state_name(member.state)},
+          {"link", member.link},     {"http", member.http},
+          {"domain", member.domain}, {"capacity", member.capacity}};
+}
+
 json members_here(const ClusterState& cluster, const json& membership) {
   json members = json::array();
   const json seen = membership.is_object() ? membership.value("members", json::array()) : json::array();
@@ -275,14 +284,8 @@ json members_here(const ClusterState& cluster, const json& membership) {
     json age;
     for (const json& each : seen)
       if (each.value("name", std::string()) == facts.name) age = each.value("age_ms", json());
-    members.push_back({{"name", facts.name},
-                       {"membership", member_state_name(facts.state)},
-                       {"link", facts.link},
-                       {"http", facts.http},
-                       {"domain", facts.domain},
-                       {"capacity", facts.capacity},
-                       {"tap", cluster.tap(member)},
-                       {"age_ms", age}});
+    members.push_back(facts_of(facts));
+    members.back().update({{"tap", cluster.tap(member)}, {"age_ms", age}});
   }
   return members;
 }
@@ -319,14 +322,10 @@ json own_epoch(const AdminState& state) {
   const EpochPtr epoch = state.options.cluster->epoch();
   const schema::EpochRecord& record = epoch->record;
   json members = json::array();
-  for (const schema::EpochMember& member : record.members)
-    members.push_back({{"name", member.name},
-                       {"membership", member_state_name(member.state)},
-                       {"link", member.link},
-                       {"http", member.http},
-                       {"domain", member.domain},
-                       {"capacity", member.capacity},
-                       {"since_epoch", member.since_epoch}});
+  for (const schema::EpochMember& member : record.members) {
+    members.push_back(facts_of(member));
+    members.back()["since_epoch"] = member.since_epoch;
+  }
   json owners = json::array();
   for (const auto& shard : record.owners) {
     json names = json::array();
@@ -389,6 +388,7 @@ json own_rates(const AdminState& state) {
   body["measured"] = state.options.capacity_measured && state.options.capacity_measured();
   return body;
 }
+
 void own_part(AdminPointer self, const ClusterQuestion& question, const std::vector<std::uint64_t>& numbers,
               const Answer& answer) {
   const auto signed_answer = [self, answer](json body) {

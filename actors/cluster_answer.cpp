@@ -8,62 +8,26 @@
 
 #include <fmt/format.h>
 
+#include "common/answer_fields.h"
+
 namespace gradtap::actors {
 
 namespace {
 
+using namespace answer_fields;
 using nlohmann::json;
-
-bool is_step(const json& value) {
-  return value.is_number_unsigned() || (value.is_number_integer() && value.get<std::int64_t>() >= 0);
-}
-
-std::uint64_t uint_of(const json& object, const char* key) {
-  if (!object.is_object()) return 0;
-  const auto it = object.find(key);
-  return it != object.end() && is_step(*it) ? it->get<std::uint64_t>() : 0;
-}
-
-std::string text_at(const json& object, const char* key) {
-  if (!object.is_object()) return {};
-  const auto it = object.find(key);
-  return it != object.end() && it->is_string() ? it->get<std::string>() : std::string();
-}
-
-bool true_at(const json& object, const char* key) {
-  if (!object.is_object()) return false;
-  const auto it = object.find(key);
-  return it != object.end() && it->is_boolean() && it->get<bool>();
-}
-
-// An empty list where there is none; entries that are no objects are left out.
-std::vector<json> objects_at(const json& object, const char* key) {
-  std::vector<json> list;
-  if (!object.is_object()) return list;
-  const auto it = object.find(key);
-  if (it == object.end() || !it->is_array()) return list;
-  for (const json& entry : *it)
-    if (entry.is_object()) list.push_back(entry);
-  return list;
-}
-
-json field(const json& object, const char* key) {
-  if (!object.is_object()) return nullptr;
-  const auto it = object.find(key);
-  return it == object.end() ? json() : *it;
-}
 
 // The part in which `key` is highest; of equals the first by name. Null: nobody answered.
 const json* newest_part(const ClusterParts& all, const char* key) {
   const json* best = nullptr;
   for (const auto& [name, part] : all.parts)
-    if (part.is_object() && (best == nullptr || uint_of(part, key) > uint_of(*best, key))) best = &part;
+    if (part.is_object() && (best == nullptr || number(part, key) > number(*best, key))) best = &part;
   return best;
 }
 
 std::uint64_t highest(const ClusterParts& all, const char* key) {
   const json* part = newest_part(all, key);
-  return part == nullptr ? 0 : uint_of(*part, key);
+  return part == nullptr ? 0 : number(*part, key);
 }
 
 json own_of(const ClusterParts& all) {
@@ -81,19 +45,19 @@ json merge_status(const ClusterParts& all) {
 }
 
 json merge_job(const ClusterParts& all) {
-  const std::vector<json> jobs = objects_at(own_of(all), "jobs");
+  const std::vector<json> jobs = objects(own_of(all), "jobs");
   return jobs.empty() ? json::object() : jobs.front();
 }
 
 json merge_shards(const ClusterParts& all) {
   std::vector<json> list;
   for (const auto& [name, part] : all.parts)
-    for (json& shard : objects_at(part, "shards")) {
+    for (json& shard : objects(part, "shards")) {
       shard["node"] = name;
       list.push_back(std::move(shard));
     }
   std::sort(list.begin(), list.end(), [](const json& a, const json& b) {
-    return std::pair(uint_of(a, "shard"), text_at(a, "node")) < std::pair(uint_of(b, "shard"), text_at(b, "node"));
+    return std::pair(number(a, "shard"), text(a, "node")) < std::pair(number(b, "shard"), text(b, "node"));
   });
   return {{"shards", std::move(list)}};
 }
@@ -101,8 +65,8 @@ json merge_shards(const ClusterParts& all) {
 json merge_digests(const ClusterParts& all) {
   std::map<std::uint64_t, std::string> roots;
   for (const auto& [name, part] : all.parts)
-    for (const json& entry : objects_at(part, "digests"))
-      if (const std::string root = text_at(entry, "root"); !root.empty()) roots.emplace(uint_of(entry, "step"), root);
+    for (const json& entry : objects(part, "digests"))
+      if (const std::string root = text(entry, "root"); !root.empty()) roots.emplace(number(entry, "step"), root);
   json list = json::array();
   for (const auto& [step, root] : roots) list.push_back({{"step", step}, {"root", root}});
   return {{"digests", std::move(list)}};
@@ -115,9 +79,9 @@ using Entries = std::map<std::pair<std::uint64_t, std::string>, json>;
 
 Entries entries_of(const json& placement) {
   Entries entries;
-  for (const json& shard : objects_at(placement, "shards"))
-    for (json& holder : objects_at(shard, "holders"))
-      entries.insert_or_assign({uint_of(shard, "shard"), text_at(holder, "node")}, std::move(holder));
+  for (const json& shard : objects(placement, "shards"))
+    for (json& holder : objects(shard, "holders"))
+      entries.insert_or_assign({number(shard, "shard"), text(holder, "node")}, std::move(holder));
   return entries;
 }
 
@@ -136,11 +100,11 @@ PlacementParts placements(const ClusterParts& all, const char* key) {
     const auto inner = *key == '\0' ? part.end() : part.find(key);
     if (*key != '\0' && inner == part.end()) continue;
     const json& placement = *key == '\0' ? part : *inner;
-    if (uint_of(part, "lineage") != lineage || objects_at(placement, "shards").empty()) continue;
+    if (number(part, "lineage") != lineage || objects(placement, "shards").empty()) continue;
     found.of.emplace(name, entries_of(placement));
-    if (found.base == nullptr || uint_of(part, "epoch") > epoch) {
+    if (found.base == nullptr || number(part, "epoch") > epoch) {
       found.base = &placement;
-      epoch = uint_of(part, "epoch");
+      epoch = number(part, "epoch");
     }
   }
   return found;
@@ -152,7 +116,7 @@ json known_of(const PlacementParts& parts, const std::pair<std::uint64_t, std::s
   for (const auto& [name, entries] : parts.of) {
     const auto it = entries.find(key);
     if (it == entries.end()) continue;
-    const auto rank = [](const json& entry) { return std::pair(uint_of(entry, "version"), uint_of(entry, "durable")); };
+    const auto rank = [](const json& entry) { return std::pair(number(entry, "version"), number(entry, "durable")); };
     if (best.is_null() || rank(it->second) > rank(best)) best = it->second;
   }
   if (!best.is_null()) best["live"] = false;
@@ -160,11 +124,11 @@ json known_of(const PlacementParts& parts, const std::pair<std::uint64_t, std::s
 }
 
 json merged_holders(const PlacementParts& parts, const ClusterParts& all, const json& shard) {
-  const std::uint64_t id = uint_of(shard, "shard");
+  const std::uint64_t id = number(shard, "shard");
   json holders = json::array();
   std::vector<std::string> listed;
-  for (const json& holder : objects_at(shard, "holders")) {
-    const std::string node = text_at(holder, "node");
+  for (const json& holder : objects(shard, "holders")) {
+    const std::string node = text(holder, "node");
     listed.push_back(node);
     const auto own = parts.of.find(node);
     if (!all.parts.contains(node)) {
@@ -173,7 +137,7 @@ json merged_holders(const PlacementParts& parts, const ClusterParts& all, const 
       holders.push_back(holder);  // it answered, and does not know the lineage yet
     } else if (const auto entry = own->second.find({id, node}); entry != own->second.end()) {
       holders.push_back(entry->second);
-    } else if (text_at(holder, "role") != "releasing") {
+    } else if (text(holder, "role") != "releasing") {
       holders.push_back(holder);  // assigned in an epoch that it has not read yet
     }
   }
@@ -189,7 +153,7 @@ json merged_placement(const ClusterParts& all, const char* key) {
   const PlacementParts parts = placements(all, key);
   json shards = json::array();
   if (parts.base != nullptr)
-    for (json& shard : objects_at(*parts.base, "shards")) {
+    for (json& shard : objects(*parts.base, "shards")) {
       shard["holders"] = merged_holders(parts, all, shard);
       shards.push_back(std::move(shard));
     }
@@ -211,8 +175,8 @@ json merge_version(const ClusterParts& all) {
   std::optional<std::string> digest;
   bool equal = true;
   for (const auto& [name, part] : all.parts) {
-    const std::string said = text_at(part, "digest");
-    const bool produces = true_at(part, "can_produce");
+    const std::string said = text(part, "digest");
+    const bool produces = flag(part, "can_produce");
     if (said.empty() && !produces) continue;
     holders.push_back({{"node", name},
                        {"digest", said.empty() ? json() : json(said)},
@@ -237,11 +201,11 @@ json merge_version(const ClusterParts& all) {
 // -- members --------------------------------------------------------------------------------------------------------
 
 json merged_member(const ClusterParts& all, json member) {
-  const std::string name = text_at(member, "name");
+  const std::string name = text(member, "name");
   const auto own = all.parts.find(name);
   if (own != all.parts.end()) {
-    member["state"] = true_at(own->second, "ready") ? "up" : "syncing";
-    member["tap"] = true_at(own->second, "tap");
+    member["state"] = flag(own->second, "ready") ? "up" : "syncing";
+    member["tap"] = flag(own->second, "tap");
     member["age_ms"] = all.age_ms;
     return member;
   }
@@ -249,11 +213,11 @@ json merged_member(const ClusterParts& all, json member) {
   json age;
   bool tap = false;
   for (const auto& [teller, part] : all.parts)
-    for (const json& seen : objects_at(part, "members")) {
-      if (text_at(seen, "name") != name) continue;
-      tap = tap || true_at(seen, "tap");
+    for (const json& seen : objects(part, "members")) {
+      if (text(seen, "name") != name) continue;
+      tap = tap || flag(seen, "tap");
       const json heard = field(seen, "age_ms");
-      if (is_step(heard) && (age.is_null() || heard < age)) age = heard;
+      if (is_number(heard) && (age.is_null() || heard < age)) age = heard;
     }
   member["state"] = "down";
   member["tap"] = tap;
@@ -271,22 +235,22 @@ json merge_nodes(const ClusterParts& all) {
   std::map<std::string, Sum> sums;
   const json shards = merged_placement(all, "placement");
   for (const json& shard : shards)
-    for (const json& holder : objects_at(shard, "holders")) {
-      Sum& sum = sums[text_at(holder, "node")];
-      const std::uint64_t bytes = uint_of(shard, "state_bytes");
-      const std::string role = text_at(holder, "role");
+    for (const json& holder : objects(shard, "holders")) {
+      Sum& sum = sums[text(holder, "node")];
+      const std::uint64_t bytes = number(shard, "state_bytes");
+      const std::string role = text(holder, "role");
       sum.assigned += role == "releasing" ? 0 : 1;
       sum.in_sync += role == "in_sync" ? 1 : 0;
       sum.syncing += role == "syncing" ? 1 : 0;
       sum.releasing += role == "releasing" ? 1 : 0;
       sum.bytes += bytes;
       if (role == "syncing") sum.bytes_left += bytes;
-      if (std::string waits = text_at(holder, "waits_for"); !waits.empty()) sum.waits_for = std::move(waits);
+      if (std::string waits = text(holder, "waits_for"); !waits.empty()) sum.waits_for = std::move(waits);
     }
   json members = json::array();
-  for (json& seen : objects_at(*base, "members")) {
+  for (json& seen : objects(*base, "members")) {
     json member = merged_member(all, std::move(seen));
-    const Sum& sum = sums[text_at(member, "name")];
+    const Sum& sum = sums[text(member, "name")];
     member.update({{"assigned", sum.assigned},
                    {"in_sync", sum.in_sync},
                    {"syncing", sum.syncing},
@@ -298,14 +262,14 @@ json merge_nodes(const ClusterParts& all) {
   }
   json store_error;
   for (const auto& [name, part] : all.parts)
-    if (const std::string error = text_at(part, "store_error"); !error.empty()) {
+    if (const std::string error = text(part, "store_error"); !error.empty()) {
       store_error = name + ": " + error;
       break;
     }
   std::uint64_t training = 0, published = 0;
   for (const auto& [name, part] : all.parts) {
-    training = std::max(training, uint_of(field(part, "placement"), "training"));
-    published = std::max(published, uint_of(field(part, "placement"), "published"));
+    training = std::max(training, number(field(part, "placement"), "training"));
+    published = std::max(published, number(field(part, "placement"), "published"));
   }
   return {{"digest", field(*base, "digest")},
           {"cause", field(*base, "cause")},
@@ -328,14 +292,14 @@ json merge_events(const ClusterParts& all) {
   std::vector<json> list;
   json next = json::object();
   for (const auto& [name, part] : all.parts) {
-    next[name] = uint_of(part, "next");
-    for (json& event : objects_at(part, "events")) {
+    next[name] = number(part, "next");
+    for (json& event : objects(part, "events")) {
       event["node"] = name;
       list.push_back(std::move(event));
     }
   }
   const auto key = [](const json& event) {
-    return std::tuple(uint_of(event, "wall_ms"), text_at(event, "node"), uint_of(event, "seq"));
+    return std::tuple(number(event, "wall_ms"), text(event, "node"), number(event, "seq"));
   };
   std::sort(list.begin(), list.end(), [&](const json& a, const json& b) { return key(a) < key(b); });
   if (list.size() > kMergedEventsMax) list.erase(list.begin(), list.end() - kMergedEventsMax);
@@ -372,9 +336,8 @@ json merge_answer(const ClusterQuestion& question, const ClusterParts& all) {
   json answered = json::array();
   json absent = json::array();
   for (const auto& [name, part] : all.parts) {
-    answered.push_back({{"node", name}, {"epoch", uint_of(part, "epoch")}, {"lineage", uint_of(part, "lineage")}});
-    const json actors = field(part, "absent");  // of that node
-    for (const json& actor : actors.is_array() ? actors : json::array())
+    answered.push_back({{"node", name}, {"epoch", number(part, "epoch")}, {"lineage", number(part, "lineage")}});
+    for (const json& actor : list(part, "absent"))  // of that node
       if (actor.is_string())
         absent.push_back(name == all.asked ? actor.get<std::string>() : name + ": " + actor.get<std::string>());
   }

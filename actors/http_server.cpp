@@ -171,7 +171,13 @@ struct HttpServer::Impl {
   // The answer to a head that cannot go on.
   [[nodiscard]] std::optional<HttpAnswer> refuse_head(const httplib::Request& from) {
     const auto malformed = [](std::string what, std::string expected, int status) {
-      return http_error({ErrorCode::kRequestMalformed, std::move(what), {}, std::move(expected), {}, {}}, status);
+      return http_error({ErrorCode::kRequestMalformed,
+                         std::move(what),
+                         {},
+                         std::move(expected),
+                         {},
+                         "docs/side-channel.md says what is taken"},
+                        status);
     };
     // A chunked body has no length to refuse it by, and httplib would gather all of it; a packed one has another
     // length.

@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 #include <prometheus/text_serializer.h>
 
+#include "common/answer_fields.h"
 #include "common/gap_reason.h"
 #include "common/version.h"
 
@@ -17,6 +18,7 @@ namespace gradtap::actors {
 
 namespace {
 
+using namespace answer_fields;
 using nlohmann::json;
 using prometheus::ClientMetric;
 using prometheus::MetricFamily;
@@ -153,11 +155,6 @@ class Families {
   std::map<std::string, std::size_t> places_;
 };
 
-std::string label_at(const json& object, const char* key) {
-  const auto it = object.find(key);
-  return it != object.end() && it->is_string() ? it->get<std::string>() : std::string();
-}
-
 void add_from(Families& families, const MetricRow& row, const json& object, std::vector<ClientMetric::Label> labels) {
   const auto it = object.find(row.key);
   if (it == object.end() || !(it->is_number() || it->is_boolean())) return;
@@ -179,14 +176,9 @@ void add_registry(Families& families, const json& registry, const std::vector<Cl
   }
 }
 
-json array_at(const json& object, const char* key) {
-  const auto it = object.find(key);
-  return it != object.end() && it->is_array() ? *it : json::array();
-}
-
 void add_gaps(Families& families, const json& job, const std::vector<ClientMetric::Label>& labels) {
   std::map<unsigned, double> since;
-  for (const json& gap : array_at(job, "gaps"))
+  for (const json& gap : list(job, "gaps"))
     if (gap.is_object() && gap.contains("reason") && gap["reason"].is_number() && gap.contains("since_step") &&
         gap["since_step"].is_number())
       since.emplace(gap["reason"].get<unsigned>(), gap["since_step"].get<double>());
@@ -207,15 +199,15 @@ void add_gaps(Families& families, const json& job, const std::vector<ClientMetri
 std::string metrics_text(const json& status) {
   Families families;
   if (!status.is_object()) return families.text();
-  const std::string node = label_at(status, "node");
+  const std::string node = text(status, "node");
   const std::vector<ClientMetric::Label> node_labels = {{"node", node}};
   families.add_named("gradtap_build_info", 1, {{"node", node}, {"version", kVersion}});
   const json actors = status.value("actors", json::object());
-  const json jobs = array_at(status, "jobs");
+  const json jobs = list(status, "jobs");
   const json job = jobs.empty() || !jobs[0].is_object() ? json::object() : jobs[0];
   const json binding = job.contains("binding") && job["binding"].is_object() ? job["binding"] : json::object();
   auto job_labels = node_labels;
-  job_labels.push_back({"training_job", label_at(job, "job")});
+  job_labels.push_back({"training_job", text(job, "job")});
   job_labels.push_back({"lineage", job.contains("lineage") ? job["lineage"].dump() : "0"});
   for (const MetricRow& row : kRows) {
     const std::string_view part = row.part;
@@ -237,14 +229,14 @@ std::string metrics_text(const json& status) {
     }
   }
   add_gaps(families, job, job_labels);
-  families.add_named("gradtap_absent_actors", static_cast<double>(array_at(status, "absent").size()), node_labels);
-  families.add_named("gradtap_warnings", static_cast<double>(array_at(status, "warnings").size()), node_labels);
-  const json members = array_at(status, "members");
-  families.add_named("gradtap_home", members.empty() || label_at(status, "home") == node ? 1 : 0, node_labels);
+  families.add_named("gradtap_absent_actors", static_cast<double>(list(status, "absent").size()), node_labels);
+  families.add_named("gradtap_warnings", static_cast<double>(list(status, "warnings").size()), node_labels);
+  const json members = list(status, "members");
+  families.add_named("gradtap_home", members.empty() || text(status, "home") == node ? 1 : 0, node_labels);
   for (const json& member : members)
-    if (member.is_object() && label_at(member, "membership") != "out")
-      families.add_named("gradtap_member_up", label_at(member, "state") == "up" ? 1 : 0,
-                         {{"node", node}, {"member", label_at(member, "name")}});
+    if (member.is_object() && text(member, "membership") != "out")
+      families.add_named("gradtap_member_up", text(member, "state") == "up" ? 1 : 0,
+                         {{"node", node}, {"member", text(member, "name")}});
   if (const auto link = status.find("link"); link != status.end() && link->is_object())
     add_registry(families, *link, node_labels);
   return families.text();

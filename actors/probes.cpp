@@ -7,11 +7,13 @@
 #include <nlohmann/json.hpp>
 
 #include "actors/metrics_text.h"
+#include "common/answer_fields.h"
 
 namespace gradtap::actors {
 
 namespace {
 
+using namespace answer_fields;
 using nlohmann::json;
 
 // Each is of this node or of what it stands on, and is mended there; the others are the trainer's or pass by
@@ -19,19 +21,9 @@ using nlohmann::json;
 constexpr const char* kNotAssembling[] = {"COVERAGE_HOLE", "TAP_DOWN",    "STORAGE_FULL", "STORAGE_ERROR",
                                           "DIVERGED",      "ANCHOR_LOST", "UNWIRED",      "OVERLOAD_SHED"};
 
-std::string word(const json& object, const char* key) {
-  const auto it = object.find(key);
-  return it != object.end() && it->is_string() ? it->get<std::string>() : std::string();
-}
-
-json part(const json& object, const char* key) {
-  const auto it = object.find(key);
-  return it != object.end() && it->is_structured() ? *it : json::array();
-}
-
 std::vector<std::string> silent_actors(const json& status) {
   std::vector<std::string> reasons;
-  for (const json& who : part(status, "absent"))
+  for (const json& who : list(status, "absent"))
     if (who.is_string()) reasons.push_back(who.get<std::string>() + " does not answer");
   return reasons;
 }
@@ -39,7 +31,7 @@ std::vector<std::string> silent_actors(const json& status) {
 HttpAnswer verdict(const char* good, const json& status, std::vector<std::string> reasons) {
   if (!status.is_object()) reasons.assign(1, "the node does not answer for itself");
   const json body = {{good, reasons.empty()},
-                     {"node", status.is_object() ? word(status, "node") : std::string()},
+                     {"node", status.is_object() ? text(status, "node") : std::string()},
                      {"reasons", reasons}};
   return {reasons.empty() ? 200 : 503, body.dump(-1, ' ', false, json::error_handler_t::replace), "application/json"};
 }
@@ -57,23 +49,23 @@ HttpAnswer health_answer(const json& status) {
 HttpAnswer readiness_answer(const json& status) {
   if (!status.is_object()) return verdict("ready", status, {});
   std::vector<std::string> reasons = silent_actors(status);
-  for (const json& member : part(status, "members")) {
+  for (const json& member : list(status, "members")) {
     const auto self = member.is_object() ? member.find("self") : member.end();
     if (self == member.end() || *self != true) continue;
-    if (const std::string membership = word(member, "membership"); membership != "in")
+    if (const std::string membership = text(member, "membership"); membership != "in")
       reasons.push_back("this node is " + membership);
-    if (const std::string state = word(member, "state"); state != "up")
+    if (const std::string state = text(member, "state"); state != "up")
       reasons.push_back("it catches up on what the job said: " + state);
   }
-  for (const json& job : part(status, "jobs")) {
+  for (const json& job : list(status, "jobs")) {
     if (!job.is_object()) continue;
     if (const auto it = job.find("shards_brought_up"); it != job.end() && it->is_number() && *it > 0)
       reasons.push_back(fmt::format("{} of its shards are being copied", it->dump()));
-    for (const json& gap : part(job, "gaps")) {
+    for (const json& gap : list(job, "gaps")) {
       if (!gap.is_object()) continue;
-      const std::string name = word(gap, "name");
+      const std::string name = text(gap, "name");
       for (const char* each : kNotAssembling)
-        if (name == each) reasons.push_back(name + ": " + word(gap, "evidence"));
+        if (name == each) reasons.push_back(name + ": " + text(gap, "evidence"));
     }
   }
   return verdict("ready", status, std::move(reasons));

@@ -1,9 +1,8 @@
 // CapacityPlan: whether a job fits so many nodes, what binds, and how many nodes it takes.
 //
-// Pure; any thread. `nodes_needed` is the smallest number (of at least as many as replicas, and beyond
-// those that do not do) at which every judged row fits; nullopt where no number up to
-// kNodesMax does, and then `stuck` says which resource more nodes do not help. Failure behaviour: OUT_OF_RANGE for an
-// impossible job; refusal() is CAPACITY_EXCEEDED.
+// Pure; any thread. `nodes_needed` is the smallest number, not below the replicas nor what is there and does not do, at
+// which every judged row fits; nullopt where no number up to kNodesMax does, and then `stuck` says which resource more
+// nodes do not help. Failure behaviour: OUT_OF_RANGE for an impossible job; refusal() is CAPACITY_EXCEEDED.
 #pragma once
 
 #include <cstdint>

@@ -10,6 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "common/descriptor.h"
 #include "common/ids.h"
 
 namespace gradtap {
@@ -20,25 +21,15 @@ constexpr std::size_t kTokenCharactersMin = 32;
 constexpr std::size_t kTokenCharactersMax = 512;
 constexpr std::string_view kForm = "GT1 id, then 64 hexadecimal digits";
 
-// A descriptor that closes itself.
-struct OpenFile {
-  explicit OpenFile(int opened) : fd(opened) {}
-  ~OpenFile() {
-    if (fd >= 0) ::close(fd);
-  }
-  OpenFile(const OpenFile&) = delete;
-  OpenFile& operator=(const OpenFile&) = delete;
-  int fd;
-};
-
 Result<std::string> read_closed(const std::string& path) {
-  const OpenFile file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   struct stat about{};
-  if (file.fd < 0 || ::fstat(file.fd, &about) != 0)
+  if (file.get() < 0 || ::fstat(file.get(), &about) != 0)
     return fail(ErrorCode::kFileUnreadable, "the secret cannot be read", path, "a file of mode 0600",
                 std::strerror(errno), "gradtap secret new makes one");
   if (!S_ISREG(about.st_mode))
-    return fail(ErrorCode::kFileUnreadable, "the secret cannot be read", path, "a file", "something else");
+    return fail(ErrorCode::kFileUnreadable, "the secret cannot be read", path, "a file", "something else",
+                "gradtap secret new makes one");
   // The group may read it: that of a daemon that is not its owner.
   if ((about.st_mode & (S_IWGRP | S_IRWXO)) != 0)
     return fail(ErrorCode::kFileUnreadable, "others may read or change the secret", path, "mode 0600",
@@ -46,15 +37,17 @@ Result<std::string> read_closed(const std::string& path) {
   std::string text(kFileBytesMax + 1, '\0');
   std::size_t have = 0;
   while (have < text.size()) {
-    const ssize_t got = ::read(file.fd, text.data() + have, text.size() - have);
+    const ssize_t got = ::read(file.get(), text.data() + have, text.size() - have);
     if (got < 0 && errno == EINTR) continue;
-    if (got < 0) return fail(ErrorCode::kFileUnreadable, "the secret cannot be read", path, {}, std::strerror(errno));
+    if (got < 0)
+      return fail(ErrorCode::kFileUnreadable, "the secret cannot be read", path, {}, std::strerror(errno),
+                  "check the disk, or make another one with gradtap secret new");
     if (got == 0) break;
     have += static_cast<std::size_t>(got);
   }
   if (have > kFileBytesMax)
     return fail(ErrorCode::kBadText, "the file is too long for a secret", path, fmt::format("{} bytes", kFileBytesMax),
-                "more");
+                "more", "gradtap secret new makes one");
   text.resize(have);
   return text;
 }
@@ -65,10 +58,10 @@ Status create_closed(const std::string& path, std::string_view text) {
                 why == EEXIST ? "it is there already: choose another name, or remove it if nothing uses it"
                               : "check the folder's permissions and free space");
   };
-  const OpenFile file(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, S_IRUSR | S_IWUSR));
-  if (file.fd < 0) return failed(errno);
+  const Descriptor file(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, S_IRUSR | S_IWUSR));
+  if (file.get() < 0) return failed(errno);
   while (!text.empty()) {
-    const ssize_t put = ::write(file.fd, text.data(), text.size());
+    const ssize_t put = ::write(file.get(), text.data(), text.size());
     if (put < 0 && errno == EINTR) continue;
     if (put < 0) {
       const int why = errno;
@@ -77,7 +70,7 @@ Status create_closed(const std::string& path, std::string_view text) {
     }
     text.remove_prefix(static_cast<std::size_t>(put));
   }
-  if (::fchmod(file.fd, S_IRUSR | S_IWUSR) != 0 || ::fsync(file.fd) != 0) {
+  if (::fchmod(file.get(), S_IRUSR | S_IWUSR) != 0 || ::fsync(file.get()) != 0) {
     const int why = errno;
     ::unlink(path.c_str());
     return failed(why);
@@ -156,7 +149,7 @@ Result<std::string> load_token(const std::string& path) {
 Status create_secret_file(const std::string& path, std::string_view id) {
   if (!is_key_id(id))
     return fail(ErrorCode::kBadText, "this cannot name a key", std::string(id.substr(0, 100)),
-                "1 to 64 of A-Z a-z 0-9 . _ -");
+                "1 to 64 of A-Z a-z 0-9 . _ -", {}, "gradtap secret new FILE --id ID");
   return create_closed(path, fmt::format("GT1 {} {}\n", id, random_hex()));
 }
 

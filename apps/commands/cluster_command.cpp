@@ -5,13 +5,14 @@
 #include <fmt/format.h>
 
 #include "apps/commands/commands.h"
-#include "apps/commands/json_fields.h"
 #include "apps/commands/node_client.h"
+#include "common/answer_fields.h"
 
 namespace gradtap::commands {
 
 namespace {
 
+using namespace answer_fields;
 using nlohmann::json;
 
 constexpr unsigned kClusterTimeoutMs = 4000;  // a node answers within 2 s, whoever else is away

@@ -17,6 +17,7 @@
 #include "apps/commands/commands.h"
 #include "apps/commands/output_file.h"
 #include "common/clock.h"
+#include "common/descriptor.h"
 #include "generator/live_source.h"
 #include "generator/packet_socket.h"
 #include "generator/pcap_writer.h"
@@ -26,23 +27,6 @@ namespace gradtap::commands {
 namespace {
 
 using namespace gradtap::generator;
-
-class Descriptor {
- public:
-  explicit Descriptor(int value = -1) : value_(value) {}
-  Descriptor(Descriptor&& other) noexcept : value_(std::exchange(other.value_, -1)) {}
-  Descriptor& operator=(Descriptor&& other) noexcept {
-    std::swap(value_, other.value_);
-    return *this;
-  }
-  ~Descriptor() {
-    if (value_ >= 0) ::close(value_);
-  }
-  [[nodiscard]] int get() const { return value_; }
-
- private:
-  int value_;
-};
 
 Error usage(std::string what, std::string expected, std::string actual) {
   return Error{ErrorCode::kOutOfRange, std::move(what), {}, std::move(expected), std::move(actual), "see --help"};

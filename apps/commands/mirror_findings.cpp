@@ -21,6 +21,9 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "common/descriptor.h"
+#include "dataplane/dpdk/dpdk_port.h"
+
 namespace gradtap::commands {
 
 namespace {
@@ -30,17 +33,6 @@ using dataplane::MirrorSample;
 
 constexpr std::size_t kFrameBytesMax = 65536 + 256;
 constexpr std::uint64_t kFramesMax = 2'000'000;
-constexpr std::uint32_t kOverheadBytes = 192;  // of a slot, before the frame
-
-struct Socket {
-  explicit Socket(int from) : fd(from) {}
-  ~Socket() {
-    if (fd >= 0) ::close(fd);
-  }
-  Socket(const Socket&) = delete;
-  Socket& operator=(const Socket&) = delete;
-  const int fd;
-};
 
 std::string reason() {
   return std::strerror(errno);  // NOLINT(concurrency-mt-unsafe)
@@ -58,31 +50,31 @@ bool merges(int fd, const std::string& interface, std::uint32_t what) {
 
 // Empty: it listened for that long.
 std::string listen(const std::string& interface, unsigned seconds, MirrorSample& sample) {
-  const Socket socket(::socket(AF_PACKET, SOCK_RAW | SOCK_CLOEXEC, htons(ETH_P_ALL)));
-  if (socket.fd < 0) return reason();
+  const Descriptor socket(::socket(AF_PACKET, SOCK_RAW | SOCK_CLOEXEC, htons(ETH_P_ALL)));
+  if (socket.get() < 0) return reason();
   sockaddr_ll place{};
   place.sll_family = AF_PACKET;
   place.sll_protocol = htons(ETH_P_ALL);
   place.sll_ifindex = static_cast<int>(::if_nametoindex(interface.c_str()));
-  if (::bind(socket.fd, reinterpret_cast<const sockaddr*>(&place), sizeof place) != 0)  // NOLINT
+  if (::bind(socket.get(), reinterpret_cast<const sockaddr*>(&place), sizeof place) != 0)  // NOLINT
     return reason();
   // Frames of a mirror are addressed to others.
   packet_mreq all{};
   all.mr_ifindex = place.sll_ifindex;
   all.mr_type = PACKET_MR_PROMISC;
-  (void)::setsockopt(socket.fd, SOL_PACKET, PACKET_ADD_MEMBERSHIP, &all, sizeof all);
+  (void)::setsockopt(socket.get(), SOL_PACKET, PACKET_ADD_MEMBERSHIP, &all, sizeof all);
   const int buffer = 32 << 20;
-  (void)::setsockopt(socket.fd, SOL_SOCKET, SO_RCVBUFFORCE, &buffer, sizeof buffer);
+  (void)::setsockopt(socket.get(), SOL_SOCKET, SO_RCVBUFFORCE, &buffer, sizeof buffer);
   std::vector<std::uint8_t> bytes(kFrameBytesMax);
   const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(seconds);
   while (sample.frames < kFramesMax) {
     const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(until - std::chrono::steady_clock::now());
     if (left.count() <= 0) break;
-    pollfd ready{socket.fd, POLLIN, 0};
+    pollfd ready{socket.get(), POLLIN, 0};
     if (::poll(&ready, 1, static_cast<int>(left.count())) <= 0) continue;
     sockaddr_ll from{};
     socklen_t size = sizeof from;
-    const ssize_t got = ::recvfrom(socket.fd, bytes.data(), bytes.size(), MSG_TRUNC | MSG_DONTWAIT,
+    const ssize_t got = ::recvfrom(socket.get(), bytes.data(), bytes.size(), MSG_TRUNC | MSG_DONTWAIT,
                                    reinterpret_cast<sockaddr*>(&from), &size);  // NOLINT
     if (got <= 0) continue;
     if (from.sll_pkttype == PACKET_OUTGOING) continue;
@@ -129,7 +121,7 @@ void quality_findings(const NodeConfig& config, const MirrorSample& sample, Find
           "a software switch mirrors frames before the card fills them in: ethtool -K INTERFACE tx off on the senders, "
           "or "
           "tap.l4_checksum = \"offload\"");
-  const std::uint32_t usable = static_cast<std::uint32_t>(config.tap.frame_bytes) - kOverheadBytes;
+  const std::uint32_t usable = static_cast<std::uint32_t>(config.tap.frame_bytes) - dataplane::kAfPacketOverhead;
   if (sample.longest_bytes > usable)
     found.push_back({Verdict::kWrong, "frames",
                      fmt::format("one of {} bytes; a slot of tap.frame_bytes holds {}", sample.longest_bytes, usable),
@@ -145,10 +137,10 @@ Findings mirror_findings(const NodeConfig& config, unsigned seconds) {
     return {{Verdict::kWrong, "interface", fmt::format("there is no interface \"{}\"", interface),
              "correct tap.interface (ip link), or start the node in the namespace that has it"}};
   Findings found;
-  const Socket control(::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  const Descriptor control(::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
   ifreq request{};
   std::memcpy(request.ifr_name, interface.c_str(), interface.size());
-  const bool asked = ::ioctl(control.fd, SIOCGIFFLAGS, &request) == 0;
+  const bool asked = ::ioctl(control.get(), SIOCGIFFLAGS, &request) == 0;
   const bool enabled = asked && (request.ifr_flags & IFF_UP) != 0;
   const bool up = enabled && (request.ifr_flags & IFF_RUNNING) != 0;
   found.push_back({up ? Verdict::kOk : Verdict::kWrong, "interface",
@@ -161,7 +153,7 @@ Findings mirror_findings(const NodeConfig& config, unsigned seconds) {
                              : fmt::format("ip link set {} up", interface)});
   for (const auto& [flag, name] :
        {std::pair{std::uint32_t{ETHTOOL_GGRO}, "gro"}, {std::uint32_t{ETHTOOL_GFLAGS}, "lro"}})
-    if (merges(control.fd, interface, flag))
+    if (merges(control.get(), interface, flag))
       found.push_back({Verdict::kWarning, "interface", fmt::format("{} is on: it may merge frames", name),
                        fmt::format("ethtool -K {} {} off", interface, name)});
 

@@ -6,13 +6,14 @@
 
 #include <fmt/format.h>
 
-#include "apps/commands/json_fields.h"
 #include "apps/commands/node_client.h"
+#include "common/answer_fields.h"
 
 namespace gradtap::commands {
 
 namespace {
 
+using namespace answer_fields;
 using nlohmann::json;
 using Clock = std::chrono::steady_clock;
 

@@ -8,22 +8,18 @@
 #include <unistd.h>
 
 #include "apps/commands/commands.h"
-#include "apps/commands/json_fields.h"
 #include "apps/commands/output_file.h"
 #include "apps/commands/point_reader.h"
+#include "common/answer_fields.h"
 
 namespace gradtap::commands {
 
 namespace {
 
+using namespace answer_fields;
 using nlohmann::json;
 
 constexpr std::size_t kDigestShown = 16;
-
-json list(const json& object, const char* key) {
-  const auto it = object.find(key);
-  return it != object.end() && it->is_array() ? *it : json::array();
-}
 
 std::string dump(const json& document) {
   return document.dump(1, ' ', false, json::error_handler_t::replace);

@@ -6,12 +6,14 @@
 #include <unistd.h>
 
 #include "apps/commands/commands.h"
-#include "apps/commands/json_fields.h"
 #include "apps/commands/node_client.h"
+#include "common/answer_fields.h"
 
 namespace gradtap::commands {
 
 namespace {
+
+using namespace answer_fields;
 
 void print_job(const nlohmann::json& job) {
   fmt::print("job {}  lineage {}  state {}  shards {}\n", text(job, "job"), number(job, "lineage"), text(job, "state"),

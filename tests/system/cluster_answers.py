@@ -97,14 +97,20 @@ def command_line(node, job, step):
         require(word in node.cli(command), "gradtap %s does not say %r" % (command, word))
 
 
+def is_stopped(node):
+    with open("/proc/%d/stat" % node.child.pid) as f:
+        return f.read().rpartition(")")[2].split()[0] == "T"
+
+
 def silent_is_absent(cluster, victim, job, step):
     """A node that is stopped, with its connections open: every other one answers in time, and lists it."""
     others = [n for n in cluster.nodes if n is not victim]
     paths = questions(cluster, 3, step)
     os.killpg(victim.child.pid, signal.SIGSTOP)
     try:
-        time.sleep(0.3)  # a process stops a little later than it is told to
+        harness.wait_until("%s stopped" % victim.name, 5, lambda: is_stopped(victim))
         answers = ask_all(others, paths)
+        require(is_stopped(victim), "%s goes on: somebody else continued it" % victim.name)
     finally:
         os.killpg(victim.child.pid, signal.SIGCONT)
     for (name, what), (answer, seconds) in answers.items():

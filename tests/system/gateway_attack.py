@@ -130,8 +130,9 @@ def refused_by_name(attacker, folder, session):
               ("PUT", job + "/chunks/baseline/0"), ("PUT", job + "/blobs/" + EMPTY)]
     states = [("GET", job + "/state?step=1"), ("GET", job + "/points/1/1/state"), ("GET", job + "/points/1/1/side?rank=0"),
               ("POST", job + "/points/1/1/lease")]
-    reads = [("GET", p) for p in ("/v1/status", "/v1/nodes", "/v1/events?from=0", job + "/status", job + "/shards",
-                                  job + "/points", job + "/points/1/1", job + "/digests", job + "/lineages")]
+    reads = [("GET", p) for p in ("/metrics", "/healthz", "/readyz", "/v1/status", "/v1/nodes", "/v1/epoch",
+                                  "/v1/events?from=0", job + "/placement", job + "/version?shard=0&step=1",
+                                  job + "/status", job + "/shards", job + "/points", job + "/points/1/1", job + "/digests", job + "/lineages")]
     commands = [("POST", "/v1/nodes"), ("DELETE", "/v1/nodes")]
     for method, target in writes + states + reads + commands:
         data = b"" if method == "GET" else body

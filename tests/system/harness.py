@@ -209,31 +209,22 @@ endpoints = [%s]
             connection.sock.connect(("127.0.0.1", 7700))
             connection.request("GET", path)
             answer = connection.getresponse()
-            return answer.status, answer.read().decode()
+            return answer.status, answer.read().decode(errors="replace")
         finally:
             connection.close()
 
     def get(self, path, quiet=False, seconds=10):
         """The JSON answer, or None when the node does not answer and quiet is set."""
-        connection = http.client.HTTPConnection("127.0.0.1", 7700, timeout=seconds)
         try:
-            connection.sock = self.rig.socket(self.monitor)
-            connection.sock.settimeout(seconds)
-            connection.sock.connect(("127.0.0.1", 7700))
-            connection.request("GET", path)
-            answer = connection.getresponse()
-            body = answer.read()
-            if answer.status != 200:
-                if quiet:
-                    return None
-                raise Failed("GET %s: %d %s" % (path, answer.status, body[:400].decode(errors="replace")))
-            return json.loads(body)
-        except (OSError, http.client.HTTPException, ValueError) as error:
-            if quiet:
-                return None
-            raise Failed("GET %s: %s" % (path, error))
-        finally:
-            connection.close()
+            status, body = self.text(path, seconds)
+            if status == 200:
+                return json.loads(body)
+            error = "%d %s" % (status, body[:400])
+        except (OSError, http.client.HTTPException, ValueError) as caught:
+            error = caught
+        if quiet:
+            return None
+        raise Failed("GET %s: %s" % (path, error))
 
     def status(self):
         """The job's part of the status, or None while node or job is not there."""

@@ -112,10 +112,10 @@ TEST_CASE("who may do what at each path of a job with a secret") {
     for (const JobSecret& secret : {key("new", 1), key("old", 2)})
       CHECK(verdict(guard, asked.sign(secret)) == row.signed_by_job);
   }
+  for (const char* const path : {"/metrics", "/healthz", "/readyz", "/v1/status", "/v1/epoch"})
+    CHECK(guard.need("GET", path) == AccessNeed::kRead);
   // Nothing is there, and nothing is said.
-  CHECK(guard.need("GET", "/metrics") == AccessNeed::kRead);
-  for (const char* const path :
-       {"/", "/index.html", "/healthz", "/readyz", "/v1", "/v2/status", "/v1/jobs", "/v1/jobs/demo", "/v1/a/b"})
+  for (const char* const path : {"/", "/index.html", "/v1", "/v2/status", "/v1/jobs", "/v1/jobs/demo", "/v1/a/b"})
     CHECK(guard.need("GET", path) == AccessNeed::kNothing);
 }
 

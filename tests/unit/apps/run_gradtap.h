@@ -16,9 +16,10 @@ struct Answer {
   std::string text;  // standard output and errors
 };
 
-inline Answer run_gradtap(const std::string& arguments) {
+// environment: assignments before the command, as a shell takes them.
+inline Answer run_gradtap(const std::string& arguments, const std::string& environment = {}) {
   const std::string program = std::filesystem::read_symlink("/proc/self/exe").parent_path() / "gradtap";
-  std::FILE* const pipe = ::popen((program + " " + arguments + " 2>&1 </dev/null").c_str(), "r");
+  std::FILE* const pipe = ::popen((environment + " " + program + " " + arguments + " 2>&1 </dev/null").c_str(), "r");
   REQUIRE(pipe != nullptr);
   Answer answer;
   std::array<char, 4096> part;

@@ -1,6 +1,4 @@
 // gradtap secret, and what the commands show to a node: the program run beside this test, and a node that it plays.
-#include <array>
-#include <cstdio>
 #include <filesystem>
 #include <fstream>
 #include <string>
@@ -11,30 +9,16 @@
 #include <fmt/format.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
+#include "tests/unit/apps/run_gradtap.h"
 #include "tests/unit/storage/store_fixture.h"
 
 namespace gradtap {
 namespace {
 
-struct SecretAnswer {
-  int code = -1;
-  std::string text;  // standard output and errors
-};
-
-SecretAnswer run_gradtap(const std::string& arguments, const std::string& environment = {}) {
-  const std::string program = std::filesystem::read_symlink("/proc/self/exe").parent_path() / "gradtap";
-  std::FILE* const pipe = ::popen((environment + " " + program + " " + arguments + " 2>&1 </dev/null").c_str(), "r");
-  REQUIRE(pipe != nullptr);
-  SecretAnswer answer;
-  std::array<char, 4096> part;
-  for (std::size_t n = 0; (n = std::fread(part.data(), 1, part.size(), pipe)) > 0;) answer.text.append(part.data(), n);
-  const int status = ::pclose(pipe);
-  answer.code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
-  return answer;
-}
+using testing::Answer;
+using testing::run_gradtap;
 
 // Answers one request with a refusal, and keeps its head.
 class RefusingNode {
@@ -105,7 +89,7 @@ TEST_CASE("gradtap secret makes files that are closed, and replaces none") {
     CHECK((about.st_mode & 07777) == 0600);
     CHECK(about.st_size >= 65);
   }
-  const SecretAnswer again = run_gradtap("secret new " + key + " --id demo");
+  const Answer again = run_gradtap("secret new " + key + " --id demo");
   CHECK(again.code == 1);
   CHECK(holds(again.text, "E106"));
   CHECK(holds(again.text, "it is there already"));
@@ -122,7 +106,7 @@ TEST_CASE("commands show a token, or the job's key at the job's paths, and say w
   REQUIRE(::chmod(token.c_str(), 0600) == 0);
   {
     RefusingNode node;
-    const SecretAnswer refused = run_gradtap("status" + node.endpoint());
+    const Answer refused = run_gradtap("status" + node.endpoint());
     CHECK(refused.code == 2);
     CHECK(holds(refused.text, "E541 FORBIDDEN"));
     CHECK(holds(refused.text, "ask somebody"));
@@ -148,7 +132,7 @@ TEST_CASE("commands show a token, or the job's key at the job's paths, and say w
     CHECK_FALSE(holds(node.heard(), "Authorization"));
   }
   REQUIRE(::chmod(token.c_str(), 0644) == 0);
-  const SecretAnswer open = run_gradtap("status --endpoint http://127.0.0.1:1 --token-file " + token);
+  const Answer open = run_gradtap("status --endpoint http://127.0.0.1:1 --token-file " + token);
   CHECK(open.code == 2);
   CHECK(holds(open.text, "E105"));
   CHECK_FALSE(holds(open.text, "tttt"));
