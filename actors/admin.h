@@ -13,9 +13,13 @@
 
 #include "actors/cluster_state.h"
 #include "actors/interfaces.h"
+#include "actors/tap_retention.h"
 #include "capacity/node_shape.h"
 #include "common/clock.h"
+#include "common/cluster_config.h"
+#include "common/config.h"
 #include "common/event_ring.h"
+#include "common/memory_ledger.h"
 #include "common/metrics.h"
 
 namespace gradtap::actors {
@@ -31,6 +35,10 @@ struct AdminOptions {
   const MetricsRegistry* metrics = nullptr;       // of the node link; may be null
   std::function<capacity::NodeShape()> capacity;  // what this node has and how fast it is; may be empty
   std::function<bool()> capacity_measured;        // its rates are known
+  std::shared_ptr<const MemoryLedger> memory;     // may be null
+  std::shared_ptr<const TapRetention> retention;  // may be null
+  NodeConfig config;                              // for the limits
+  ClusterConfig cluster_config;
 };
 
 [[nodiscard]] AdminActor spawn_admin(caf::actor_system& system, AdminOptions options);

@@ -7,6 +7,8 @@
 #include <fmt/format.h>
 
 #include "actors/admin_state.h"
+#include "actors/limit_table.h"
+#include "actors/memory_report.h"
 #include "capacity/node_json.h"
 
 namespace gradtap::actors {
@@ -169,6 +171,20 @@ void own_status(AdminPointer self, Answer answer) {
         {"tap", s.options.tap},   {"jobs", json::array({coordinator})},
         {"actors", actors},       {"absent", all.absent}};
     body["warnings"] = s.options.warnings;
+    body["absences"] = s.absences;
+    if (s.options.memory) body["memory"] = memory_report(*s.options.memory);
+    if (s.options.retention) {
+      const RetentionCounters kept = s.options.retention->counters();
+      body["retention"] = {{"bytes", kept.bytes},
+                           {"steps", kept.steps},
+                           {"evicted", kept.evicted},
+                           {"served", kept.served},
+                           {"not_held", kept.not_held}};
+    }
+    if (s.options.events) {
+      const std::uint64_t dropped = s.options.events->dropped();
+      body["events"] = {{"kept", s.options.events->next_seq() - 1 - dropped}, {"dropped", dropped}};
+    }
     body["rates"] = own_rates(s);
     if (membership.is_object() && s.options.metrics != nullptr) {
       json link = json::object();
@@ -178,6 +194,11 @@ void own_status(AdminPointer self, Answer answer) {
       if (!expiry.empty()) body["warnings"].push_back(expiry);
       body["link"] = std::move(link);
     }
+    if (membership.is_object()) {
+      std::uint64_t downs = 0;
+      for (const json& member : membership.value("members", json::array())) downs += member.value("downs", 0U);
+      body["downs"] = downs;
+    }
     if (membership.is_object())
       for (const char* key : {"members", "home", "security", "replicas", "epoch"})
         body[key] = membership.value(key, json());
@@ -185,6 +206,25 @@ void own_status(AdminPointer self, Answer answer) {
   });
   ask_everybody(self, gathering);
   gathering->close_one();
+}
+
+void own_limits(AdminPointer self, const Answer& answer) {
+  // Owners are asked too: a status leaves them out.
+  own_status(self, [self, answer](json status) {
+    const auto gathering = open_gathering([self, answer, status = std::move(status)](OpenParts& all) mutable {
+      for (auto& [who, body] : all.answers) status["actors"][who] = std::move(body);
+      const AdminOptions& options = self->state.options;
+      json body = {{"limits", limits_json(options.config, options.cluster_config, status)},
+                   {"memory", status.value("memory", json())},
+                   {"absent", status.value("absent", json::array())}};
+      for (const std::string& who : all.absent) body["absent"].push_back(who);
+      answer(std::move(body));
+    });
+    const Wiring& wiring = *self->state.wiring;
+    for (std::size_t i = 0; i < wiring.owners.size(); ++i)
+      ask(self, gathering, wiring.owners[i], "owner." + std::to_string(i));
+    gathering->close_one();
+  });
 }
 
 // Shards here: what their owners do, what the store has of them, and what the coordinator makes of both.
@@ -406,6 +446,7 @@ void own_part(AdminPointer self, const ClusterQuestion& question, const std::vec
   if (what == "placement") return own_placement(self, signed_answer);
   if (what == "version") return own_version(self, numbers[0], numbers[1], signed_answer);
   if (what == "nodes") return own_nodes(self, signed_answer);
+  if (what == "limits") return own_limits(self, signed_answer);
   if (what == "epoch") return signed_answer(own_epoch(self->state));
   return signed_answer(own_events(self->state, numbers));
 }

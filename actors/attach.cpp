@@ -324,7 +324,7 @@ caf::result<HttpAnswer> finish_probe(SideChannelPointer self) {
   state.attached.draft.recipe = *recipe;
   state.attached.record.recipe_id = replica::recipe_name(*recipe);
   state.attached.plan = std::make_shared<const JobPlan>(std::move(state.attached.draft));
-  auto loader = BaselineLoader::create(state.attached.plan);
+  auto loader = BaselineLoader::create(state.attached.plan, state.options.memory);
   if (!loader) {
     promise.deliver(refuse(self, loader.error()));
     return promise;

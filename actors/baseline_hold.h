@@ -1,8 +1,8 @@
 // BaselineHold: the shards of a baseline that this node received for owners elsewhere, until they have them.
 //
 // Purpose: the home gathers the baseline from the trainer; owners on other nodes fetch their shards from here.
-// Ownership: shared; holds copies. Threads: any (a mutex). Invariants: one lineage at a time. Failure behaviour: what
-// is not held is not given.
+// Ownership: shared; holds the shard itself where no owner here changes it, else a copy. Threads: any (a mutex).
+// Invariants: one lineage at a time. Failure behaviour: what is not held is not given.
 #pragma once
 
 #include <map>
@@ -18,7 +18,8 @@ namespace gradtap::actors {
 struct HeldVersion {
   StepNumber step = 0;
   Sha256 digest{};
-  std::shared_ptr<const recovery::FullVersion> full;
+  std::shared_ptr<const recovery::FullVersion> full;  // or
+  std::shared_ptr<const replica::Shard> shard = nullptr;
 };
 
 class BaselineHold {

@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include "common/charged.h"
 #include "common/number_text.h"
 #include "common/sha256.h"
 #include "replica/json_fields.h"
@@ -12,12 +13,19 @@
 
 namespace gradtap::actors {
 
-Result<std::unique_ptr<BaselineLoader>> BaselineLoader::create(JobPlanPtr plan) {
+Result<std::unique_ptr<BaselineLoader>> BaselineLoader::create(JobPlanPtr plan,
+                                                               const std::shared_ptr<MemoryLedger>& memory) {
   auto loader = std::unique_ptr<BaselineLoader>(new BaselineLoader(std::move(plan)));
+  std::vector<MemoryLease> leases;
+  for (const replica::ShardRange& range : loader->plan_->shards.shards()) {
+    GRADTAP_LET(lease,
+                memory->lease(MemoryAccount::kShards, recovery::state_bytes(*loader->plan_, range.id), "the baseline"));
+    leases.push_back(std::move(lease));
+  }
   for (const replica::ShardRange& range : loader->plan_->shards.shards()) {
     auto shard = replica::Shard::create(loader->plan_->schema, range, loader->plan_->recipe);
     if (!shard) return std::unexpected(shard.error());
-    loader->shards_.push_back(std::make_shared<replica::Shard>(std::move(*shard)));
+    loader->shards_.push_back(charged(std::move(*shard), std::move(leases[range.id])));
   }
   return loader;
 }

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "common/bytes.h"
+#include "common/memory_ledger.h"
 #include "recovery/job_plan.h"
 #include "replica/shard.h"
 
@@ -24,7 +25,9 @@ class BaselineLoader {
  public:
   static constexpr std::uint32_t kChunksMax = 1'000'000;
 
-  [[nodiscard]] static Result<std::unique_ptr<BaselineLoader>> create(JobPlanPtr plan);
+  // Takes the memory of all shards before anything is allocated.
+  [[nodiscard]] static Result<std::unique_ptr<BaselineLoader>> create(
+      JobPlanPtr plan, const std::shared_ptr<MemoryLedger>& memory = std::make_shared<MemoryLedger>());
 
   [[nodiscard]] Status add_chunk(std::uint32_t number, ByteSpan body);
   [[nodiscard]] bool complete() const { return total_ > 0 && chunks_.size() == total_; }

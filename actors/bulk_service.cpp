@@ -1,5 +1,6 @@
 #include "actors/bulk_service.h"
 
+#include <algorithm>
 #include <utility>
 
 #include <fmt/format.h>
@@ -28,37 +29,57 @@ std::unexpected<Error> unavailable(const BulkRequest& request) {
               fmt::format("lineage {} shard {} step {}", request.lineage, request.shard, request.step));
 }
 
-Source memory(const BulkServiceOptions& options, std::vector<std::uint8_t> bytes, std::string meta = {}) {
-  return std::make_unique<MemorySource>(std::move(bytes), std::move(meta), options.chunk_bytes);
+// Bytes in memory, and what of the node's memory they take until they are sent.
+class LeasedSource final : public ChunkSource {
+ public:
+  LeasedSource(MemoryLease lease, std::vector<std::uint8_t> bytes, std::string meta, std::size_t chunk_bytes)
+      : lease_(std::move(lease)), bytes_(std::move(bytes), std::move(meta), chunk_bytes) {}
+  [[nodiscard]] std::uint64_t chunks() const override { return bytes_.chunks(); }
+  [[nodiscard]] Result<std::vector<std::uint8_t>> chunk(std::uint64_t index) override { return bytes_.chunk(index); }
+  [[nodiscard]] std::string meta() const override { return bytes_.meta(); }
+  [[nodiscard]] std::string identity() const override { return bytes_.identity(); }
+
+ private:
+  const MemoryLease lease_;
+  MemorySource bytes_;
+};
+
+Source memory(const BulkServiceOptions& options, MemoryLease lease, std::vector<std::uint8_t> bytes,
+              std::string meta = {}) {
+  return std::make_unique<LeasedSource>(std::move(lease), std::move(bytes), std::move(meta), options.chunk_bytes);
+}
+
+Result<MemoryLease> lease_for(const BulkServiceOptions& options, std::uint64_t bytes, std::string_view what) {
+  return options.memory->lease(MemoryAccount::kPeers, bytes, what);
 }
 
 Source gradient(const BulkServiceOptions& options, const BulkRequest& request) {
   // The mark says whether a log is one: a chunk without it may be half a commit.
   const auto digest = options.store->state_digest(request.job, request.lineage, request.shard, request.step);
   if (digest) {
-    auto log = options.store->read_log(request.job, request.lineage, request.shard, request.step);
-    if (log) return memory(options, std::move(*log), to_hex(*digest));
+    const auto bytes = options.store->log_bytes(request.job, request.lineage, request.shard, request.step);
+    if (bytes) {
+      GRADTAP_LET(lease, lease_for(options, *bytes, "a gradient that a peer asks for"));
+      auto log = options.store->read_log(request.job, request.lineage, request.shard, request.step);
+      if (log) return memory(options, std::move(lease), std::move(*log), to_hex(*digest));
+    }
   }
+  const std::uint64_t kept_bytes = options.retention->gradient_bytes(request.lineage, request.shard);
+  if (kept_bytes == 0) return unavailable(request);
+  GRADTAP_LET(lease, lease_for(options, kept_bytes, "a gradient that a peer asks for"));
   if (auto kept = options.retention->gradient(request.lineage, request.shard, request.step))
-    return memory(options, std::move(*kept));
+    return memory(options, std::move(lease), std::move(*kept));
   return unavailable(request);
 }
 
-Source version_of(const BulkServiceOptions& options, StepNumber step, const Sha256& digest,
-                  std::vector<recovery::FullKind> kinds) {
-  nlohmann::json list = nlohmann::json::array();
-  std::vector<std::uint8_t> bytes;
-  for (const recovery::FullKind& kind : kinds) {
-    const ByteSpan content = kind.content.bytes;
-    list.push_back({kind.kind, content.size()});
-    bytes.insert(bytes.end(), content.begin(), content.end());
-  }
-  return memory(options, std::move(bytes),
-                nlohmann::json{{"step", step}, {"digest", to_hex(digest)}, {"kinds", list}}.dump());
+std::string version_meta(StepNumber step, const Sha256& digest, const nlohmann::json& kinds) {
+  return nlohmann::json{{"step", step}, {"digest", to_hex(digest)}, {"kinds", kinds}}.dump();
 }
 
 // The newest full version at or after the step asked for (request.argument).
 Source full_version(const BulkServiceOptions& options, const BulkRequest& request) {
+  nlohmann::json list = nlohmann::json::array();
+  std::vector<std::uint8_t> bytes;
   const auto steps = options.store->full_steps(request.job, request.lineage, request.shard);
   if (steps && !steps->empty() && steps->back() >= request.argument) {
     const StepNumber step = steps->back();
@@ -66,23 +87,43 @@ Source full_version(const BulkServiceOptions& options, const BulkRequest& reques
     if (!parts) return std::unexpected(parts.error());
     const auto digest = options.store->state_digest(request.job, request.lineage, request.shard, step);
     if (!digest) return std::unexpected(digest.error());
-    std::vector<recovery::FullKind> kinds;
+    std::uint64_t whole = 0;
+    std::uint64_t largest = 0;
     for (const storage::FullPartInfo& part : *parts) {
-      auto bytes = options.store->read_full(request.job, request.lineage, request.shard, step, part.kind);
-      if (!bytes) return std::unexpected(bytes.error());
-      kinds.push_back({part.kind, recovery::SourceBytes::of(std::move(*bytes))});
+      whole += part.bytes;
+      largest = std::max(largest, part.bytes);
     }
-    return version_of(options, step, *digest, std::move(kinds));
+    GRADTAP_LET(lease, lease_for(options, whole, "a full version that a peer asks for"));
+    const auto reading = lease_for(options, largest, "a part of a full version");
+    if (!reading) return std::unexpected(reading.error());
+    bytes.reserve(whole);
+    for (const storage::FullPartInfo& part : *parts) {
+      const auto read = options.store->read_full(request.job, request.lineage, request.shard, step, part.kind);
+      if (!read) return std::unexpected(read.error());
+      list.push_back({part.kind, read->size()});
+      bytes.insert(bytes.end(), read->begin(), read->end());
+    }
+    return memory(options, std::move(lease), std::move(bytes), version_meta(step, *digest, list));
   }
   if (const HeldVersion held = options.baseline->get(request.lineage, request.shard);
-      held.full && held.step >= request.argument) {
-    std::vector<recovery::FullKind> kinds;
-    for (const storage::FullPart& part : held.full->parts()) {
-      std::vector<std::uint8_t> bytes;
+      (held.full || held.shard) && held.step >= request.argument) {
+    std::uint64_t copied = 0;
+    if (held.shard)
+      for (std::size_t kind = 0; kind < held.shard->kind_count(); ++kind) copied += held.shard->full_kind(kind).size();
+    const auto copying = lease_for(options, copied, "a copy of the baseline that a peer asks for");
+    if (!copying) return std::unexpected(copying.error());
+    const auto full = held.full ? held.full : std::make_shared<const recovery::FullVersion>(*held.shard);
+    std::uint64_t whole = 0;
+    for (const storage::FullPart& part : full->parts())
+      for (const ByteSpan& span : part.bytes) whole += span.size();
+    GRADTAP_LET(lease, lease_for(options, whole, "the baseline that a peer asks for"));
+    bytes.reserve(whole);
+    for (const storage::FullPart& part : full->parts()) {
+      const std::size_t before = bytes.size();
       for (const ByteSpan& span : part.bytes) bytes.insert(bytes.end(), span.begin(), span.end());
-      kinds.push_back({part.kind, recovery::SourceBytes::of(std::move(bytes))});
+      list.push_back({part.kind, bytes.size() - before});
     }
-    return version_of(options, held.step, held.digest, std::move(kinds));
+    return memory(options, std::move(lease), std::move(bytes), version_meta(held.step, held.digest, list));
   }
   if (options.want_full) options.want_full(request.lineage, request.shard, request.argument);
   return unavailable(request);
@@ -94,12 +135,16 @@ Source side_scan(const BulkServiceOptions& options, const BulkRequest& request) 
   if (!lineages) return std::unexpected(lineages.error());
   std::vector<storage::SideEntry> entries;
   std::size_t total = 0;
+  GRADTAP_LET(lease, lease_for(options, 0, "side entries that a peer asks for"));
+  bool room = true;
   const auto take = [&](std::string_view key, ByteSpan bytes) {
     const auto parsed = storage::parse_side_key(key);
     if (!parsed) return true;
     if (parsed->kind == storage::SideKind::kStepMessage && parsed->step <= request.step) return true;
     total += bytes.size();
-    if (total > kScanBytesMax) return false;
+    // Once as an entry, once in the batch.
+    room = room && lease.grow(2 * (bytes.size() + key.size()));
+    if (total > kScanBytesMax || !room) return false;
     entries.push_back({std::string(key), {bytes.begin(), bytes.end()}});
     return true;
   };
@@ -116,7 +161,10 @@ Source side_scan(const BulkServiceOptions& options, const BulkRequest& request) 
   if (total > kScanBytesMax)
     return fail(ErrorCode::kLimitReached, "too many side entries for one answer", "side scan",
                 std::to_string(kScanBytesMax), {}, "let the node copy its shards from its co-owner: empty its store");
-  return memory(options, encode_side_batch(entries));
+  if (!room)
+    return fail(ErrorCode::kMemoryExhausted, "no memory is left for the side entries that a peer asks for",
+                "limits.memory_bytes", fmt::format("{} bytes or more", lease.bytes()), {}, "it asks again");
+  return memory(options, std::move(lease), encode_side_batch(entries));
 }
 
 Source side_put(const BulkServiceOptions& options, const BulkRequest& request) {
@@ -138,7 +186,7 @@ Source side_put(const BulkServiceOptions& options, const BulkRequest& request) {
                              {}}};
                });
   if (!outcome.ok) return std::unexpected(outcome.error);
-  return memory(options, {});
+  return memory(options, {}, {});
 }
 
 Source http(const BulkServiceOptions& options, BulkRequest&& request) {
@@ -153,7 +201,7 @@ Source http(const BulkServiceOptions& options, BulkRequest&& request) {
   inner.session = request.text.substr(line + 1);
   inner.body.assign(request.body.begin(), request.body.end());
   const HttpAnswer answer = options.side_channel(std::move(inner));
-  return memory(options, {answer.body.begin(), answer.body.end()}, std::to_string(answer.status));
+  return memory(options, {}, {answer.body.begin(), answer.body.end()}, std::to_string(answer.status));
 }
 
 }  // namespace

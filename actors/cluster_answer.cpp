@@ -288,6 +288,14 @@ json merge_epoch(const ClusterParts& all) {
   return base == nullptr ? json::object() : *base;
 }
 
+json merge_limits(const ClusterParts& all) {
+  json nodes = json::array();
+  for (const auto& [name, part] : all.parts)
+    if (part.is_object())
+      nodes.push_back({{"node", name}, {"limits", list(part, "limits")}, {"memory", field(part, "memory")}});
+  return {{"nodes", std::move(nodes)}};
+}
+
 json merge_events(const ClusterParts& all) {
   std::vector<json> list;
   json next = json::object();
@@ -307,15 +315,11 @@ json merge_events(const ClusterParts& all) {
 }
 
 constexpr std::array kQuestions{
-    ClusterQuestion{"status", true, 0, 0, merge_status},
-    ClusterQuestion{"job", false, 0, 0, merge_job},
-    ClusterQuestion{"shards", true, 0, 0, merge_shards},
-    ClusterQuestion{"digests", true, 2, 2, merge_digests},
-    ClusterQuestion{"placement", true, 0, 0, merge_placement},
-    ClusterQuestion{"version", true, 2, 2, merge_version},
-    ClusterQuestion{"nodes", true, 0, 0, merge_nodes},
-    ClusterQuestion{"epoch", true, 0, 0, merge_epoch},
-    ClusterQuestion{"events", true, 0, 0, merge_events},
+    ClusterQuestion{"status", true, 0, 0, merge_status},       ClusterQuestion{"job", false, 0, 0, merge_job},
+    ClusterQuestion{"shards", true, 0, 0, merge_shards},       ClusterQuestion{"digests", true, 2, 2, merge_digests},
+    ClusterQuestion{"placement", true, 0, 0, merge_placement}, ClusterQuestion{"version", true, 2, 2, merge_version},
+    ClusterQuestion{"nodes", true, 0, 0, merge_nodes},         ClusterQuestion{"epoch", true, 0, 0, merge_epoch},
+    ClusterQuestion{"limits", true, 0, 0, merge_limits},       ClusterQuestion{"events", true, 0, 0, merge_events},
     ClusterQuestion{"events_here", false, 1, 1, merge_events},
 };
 

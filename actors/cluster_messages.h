@@ -22,6 +22,7 @@ struct PulledGradient {
   ShardId shard = 0;
   StepNumber step = 0;
   std::vector<std::uint8_t> bytes;
+  MemoryLease memory;            // of the bytes
   std::optional<Sha256> digest;  // of the peer's shard after the step, when it owns the shard
   std::string source;
   Outcome outcome;

@@ -141,6 +141,7 @@ void Coordination::on_layout(const LayoutPtr& layout) {
     for (auto it = layouts_.begin(); it != layouts_.end(); ++it)
       if (!attempt_.message || it->first != attempt_.message->layout_id) {
         layouts_.erase(it);
+        ++layouts_evicted_;
         break;
       }
   }

@@ -324,6 +324,7 @@ class Coordination {
   std::uint64_t skipped_steps_ = 0;
   std::uint64_t drains_ = 0;
   std::uint64_t messages_refused_ = 0;
+  std::uint64_t layouts_evicted_ = 0;
   std::uint64_t questions_ = 0;
   std::uint64_t fetched_steps_ = 0;
   std::uint64_t brought_up_steps_ = 0;

@@ -148,6 +148,7 @@ nlohmann::json Coordination::status() const {
             {"messages_pending", messages_.size()},
             {"messages_refused", messages_refused_},
             {"layouts", layouts_.size()},
+            {"layouts_evicted", layouts_evicted_},
             {"op_sizes", sizes_.sizes().size()}}}};
 }
 

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "actors/side_batch.h"
+#include "common/charged.h"
 #include "recovery/full_version.h"
 #include "replica/json_fields.h"
 
@@ -79,6 +80,7 @@ PulledGradientPtr pull(FetcherState& state, LineageId lineage, ShardId shard, St
     Sha256 digest{};
     if (!answer->meta.empty() && from_hex(answer->meta, digest.data(), digest.size())) pulled->digest = digest;
     pulled->bytes = std::move(answer->bytes);
+    pulled->memory = std::move(answer->memory);
     pulled->source = state.options.cluster->name(source);
     pulled->outcome = {};
     ++state.gradients;
@@ -108,8 +110,8 @@ class OneVersion final : public recovery::ShardSource {
   std::vector<recovery::FullKind> kinds_;
 };
 
-Result<std::shared_ptr<replica::Shard>> read_version(const JobPlan& plan, ShardId shard, StepNumber at_least,
-                                                     const link::NodeLink::Answer& answer) {
+Result<replica::Shard> read_version(const JobPlan& plan, ShardId shard, StepNumber at_least,
+                                    const link::NodeLink::Answer& answer) {
   const std::string where = fmt::format("full version of shard {}", shard);
   GRADTAP_LET(meta, replica::parse_json_object(answer.meta, where));
   GRADTAP_LET(step, replica::json_uint(meta, "step", where, std::uint64_t{1} << 62));
@@ -135,7 +137,7 @@ Result<std::shared_ptr<replica::Shard>> read_version(const JobPlan& plan, ShardI
   if (actual != digest)
     return fail(ErrorCode::kDigestMismatch, "a full version changed on its way", where, to_hex(digest), to_hex(actual),
                 "it is asked for again");
-  return std::make_shared<replica::Shard>(std::move(rebuilt));
+  return std::move(rebuilt);
 }
 
 PulledVersionPtr pull_version(FetcherState& state, ShardId shard, StepNumber at_least) {
@@ -143,6 +145,13 @@ PulledVersionPtr pull_version(FetcherState& state, ShardId shard, StepNumber at_
   pulled->outcome = {false, nobody(fmt::format("full version of shard {} at step {} or newer", shard, at_least))};
   if (!state.wiring || !state.wiring->plan || shard >= state.wiring->plan->shards.shards().size()) return pulled;
   const JobPlanPtr plan = state.wiring->plan;
+  auto lease = state.options.memory->lease(MemoryAccount::kShards, recovery::state_bytes(*plan, shard),
+                                           "a shard that comes from a peer");
+  if (!lease) {
+    remember(state, lease.error());
+    pulled->outcome = {false, lease.error()};
+    return pulled;
+  }
   for (const MemberIndex source : sources(state, shard)) {
     link::BulkRequest request;
     request.kind = link::BulkKind::kFullVersion;
@@ -162,7 +171,7 @@ PulledVersionPtr pull_version(FetcherState& state, ShardId shard, StepNumber at_
       pulled->outcome = {false, read.error()};
       continue;
     }
-    pulled->shard = std::move(*read);
+    pulled->shard = charged(std::move(*read), std::move(*lease));
     pulled->source = state.options.cluster->name(source);
     pulled->outcome = {};
     ++state.versions;

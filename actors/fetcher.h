@@ -10,6 +10,7 @@
 
 #include "actors/cluster_state.h"
 #include "actors/interfaces.h"
+#include "common/memory_ledger.h"
 #include "link/node_link.h"
 
 namespace gradtap::actors {
@@ -19,6 +20,7 @@ struct FetcherOptions {
   std::shared_ptr<const ClusterState> cluster;
   std::string job_name;
   std::uint64_t call_timeout_ms = 2000;
+  std::shared_ptr<MemoryLedger> memory = std::make_shared<MemoryLedger>();  // shards are taken from it
 };
 
 [[nodiscard]] FetcherActor spawn_fetcher(caf::actor_system& system, FetcherOptions options);

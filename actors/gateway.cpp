@@ -1,5 +1,6 @@
 #include "actors/gateway.h"
 
+#include <atomic>
 #include <mutex>
 #include <optional>
 #include <string_view>
@@ -17,7 +18,6 @@ namespace gradtap::actors {
 
 namespace {
 
-constexpr std::chrono::milliseconds kDeadline{4000};
 constexpr std::chrono::milliseconds kTellPause{1000};
 
 std::optional<std::uint64_t> number(const HttpRequest& request, const std::string& key, std::uint64_t absent) {
@@ -77,6 +77,7 @@ class Router {
     }
     if (parts.size() < 2 || parts[0] != "v1") return not_found(request);
     if (parts[1] == "status" && parts.size() == 2 && request.method == "GET") return of_cluster("status");
+    if (parts[1] == "limits" && parts.size() == 2 && request.method == "GET") return of_cluster("limits");
     if (parts[1] == "epoch" && parts.size() == 2 && request.method == "GET") return of_cluster("epoch");
     if (parts[1] == "events" && parts.size() == 2 && request.method == "GET") return events(request);
     if (parts[1] == "nodes" && parts.size() == 2) return nodes(std::move(request));
@@ -121,6 +122,8 @@ class Router {
     };
   }
 
+  [[nodiscard]] std::uint64_t unanswered() const { return unanswered_.load(std::memory_order_relaxed); }
+
  private:
   void tell(const std::string& who, const Error& error) {
     const std::lock_guard lock(teller_mutex_);
@@ -147,13 +150,14 @@ class Router {
   HttpAnswer ask(const Handle& handle, Args&&... args) {
     HttpAnswer answer;
     caf::scoped_actor self{system_};
-    self->request(handle, kDeadline, std::forward<Args>(args)...)
+    self->request(handle, std::chrono::milliseconds(options_.deadline_ms), std::forward<Args>(args)...)
         .receive([&](const HttpAnswer& got) { answer = got; },
                  [&](const caf::error& error) {
+                   unanswered_.fetch_add(1, std::memory_order_relaxed);
                    answer = http_error({ErrorCode::kNodeBusy,
                                         "the node did not answer in time",
                                         {},
-                                        "an answer in 4 s",
+                                        fmt::format("an answer in {} ms", options_.deadline_ms),
                                         system_.render(error),
                                         "try again"});
                  });
@@ -266,19 +270,23 @@ class Router {
   GatewayOptions options_;
   std::mutex teller_mutex_;
   Teller teller_;
+  std::atomic<std::uint64_t> unanswered_{0};
 };
 
 struct GatewayState {
   static inline const char* name = "gateway";
   std::shared_ptr<HttpServer> server;
+  std::shared_ptr<const Router> router;
   std::shared_ptr<PointAnswers> points;   // may be null
   std::shared_ptr<AccessGuard> guard;     // may be null
   std::shared_ptr<AccessLog> access_log;  // may be null
 };
 
 GatewayActor::behavior_type gateway(GatewayActor::stateful_pointer<GatewayState> self,
-                                    const std::shared_ptr<HttpServer>& server, const GatewayOptions& options) {
+                                    const std::shared_ptr<HttpServer>& server,
+                                    const std::shared_ptr<const Router>& router, const GatewayOptions& options) {
   self->state.server = server;
+  self->state.router = router;
   self->state.points = options.points;
   self->state.guard = options.guard;
   self->state.access_log = options.access_log;
@@ -290,7 +298,9 @@ GatewayActor::behavior_type gateway(GatewayActor::stateful_pointer<GatewayState>
                                {"refused_bodies", http.refused_bodies()},
                                {"waits_for_thread", http.waits_for_thread()},
                                {"dropped", http.dropped()},
-                               {"late", http.late()}};
+                               {"late", http.late()},
+                               {"long_heads", http.long_heads()},
+                               {"unanswered", self->state.router->unanswered()}};
         if (const AccessGuard* const guard = self->state.guard.get(); guard != nullptr) {
           const AccessGuard::Counters access = guard->counters();
           body["access"] = {{"open", guard->open()},
@@ -330,7 +340,7 @@ Result<Gateway> spawn_gateway(caf::actor_system& system, const GatewayOptions& o
   auto server = std::make_shared<HttpServer>(http, std::move(handlers));
   GRADTAP_TRY(server->start());
   return Gateway{[router](HttpRequest&& request) { return router->here(std::move(request)); },
-                 system.spawn(gateway, server, options), server};
+                 system.spawn(gateway, server, std::shared_ptr<const Router>(router), options), server};
 }
 
 }  // namespace gradtap::actors

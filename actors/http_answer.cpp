@@ -25,6 +25,7 @@ int status_of(ErrorCode code) {
     case ErrorCode::kSequenceConflict:
       return 409;
     case ErrorCode::kNodeBusy:
+    case ErrorCode::kMemoryExhausted:
     case ErrorCode::kTimeout:
     case ErrorCode::kStoreFull:
     case ErrorCode::kStoreWrite:

@@ -53,8 +53,8 @@ bool ready(int socket, short what, std::chrono::steady_clock::time_point until) 
 }  // namespace
 
 HttpConnection::HttpConnection(int socket, const HttpConnectionLimits& limits, ConnectionTable& table,
-                               std::atomic<std::uint64_t>& late)
-    : socket_(socket), limits_(limits), table_(table), late_(late) {
+                               HttpConnectionCounters& counters)
+    : socket_(socket), limits_(limits), table_(table), counters_(counters) {
   std::tie(address_, port_) = name_of(socket, ::getpeername);
   entry_ = table_.enter(socket, address_, Clock::now());
   t_connection = this;
@@ -91,6 +91,7 @@ void HttpConnection::head_ends() {
 }
 
 void HttpConnection::end_request() {
+  memory = {};
   table_.busy(entry_, false, Clock::now());
 }
 
@@ -119,7 +120,7 @@ ssize_t HttpConnection::receive(char* bytes, size_t count) {
     const auto earned = limits_.request * (head_ended_ ? request_bytes_ / kBytesForMoreTime : 0);
     // The clock counts although there is something to read: whoever sends a byte at a time is late too.
     if (Clock::now() >= deadline_ + earned || !ready(socket_, POLLIN, deadline_ + earned)) {
-      late_.fetch_add(1, std::memory_order_relaxed);
+      counters_.late.fetch_add(1, std::memory_order_relaxed);
       failed_ = true;
       return -1;
     }
@@ -149,6 +150,7 @@ ssize_t HttpConnection::read(char* bytes, size_t count) {
   }
   if (taken > 0) request_bytes_ += static_cast<std::uint64_t>(taken);
   if (!head_ended_ && request_bytes_ > limits_.head_bytes) {
+    counters_.long_heads.fetch_add(1, std::memory_order_relaxed);
     failed_ = true;
     return -1;
   }

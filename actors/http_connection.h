@@ -16,6 +16,7 @@
 
 #include "actors/access_guard.h"
 #include "actors/connection_table.h"
+#include "common/memory_ledger.h"
 
 namespace gradtap::actors {
 
@@ -25,10 +26,16 @@ struct HttpConnectionLimits {
   std::size_t head_bytes = 64u << 10;
 };
 
+// Of all connections of a server.
+struct HttpConnectionCounters {
+  std::atomic<std::uint64_t> late{0};        // requests that did not come to their end in time
+  std::atomic<std::uint64_t> long_heads{0};  // heads of more than head_bytes
+};
+
 class HttpConnection final : public httplib::Stream {
  public:
   HttpConnection(int socket, const HttpConnectionLimits& limits, ConnectionTable& table,
-                 std::atomic<std::uint64_t>& late);
+                 HttpConnectionCounters& counters);
   ~HttpConnection() override;
   HttpConnection(const HttpConnection&) = delete;
   HttpConnection& operator=(const HttpConnection&) = delete;
@@ -49,6 +56,7 @@ class HttpConnection final : public httplib::Stream {
   void busy() { table_.busy(entry_, true, std::chrono::steady_clock::now()); }
 
   Admission admission;  // of the request at hand
+  MemoryLease memory;   // of its body
 
   // httplib::Stream
   bool is_readable() const override;
@@ -69,7 +77,7 @@ class HttpConnection final : public httplib::Stream {
   const int socket_;
   const HttpConnectionLimits limits_;
   ConnectionTable& table_;
-  std::atomic<std::uint64_t>& late_;
+  HttpConnectionCounters& counters_;
   std::string address_;
   int port_ = 0;
   ConnectionTable::Handle entry_;

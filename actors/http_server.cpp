@@ -27,6 +27,8 @@ constexpr const char* kPagePolicy =
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; base-uri 'none'; "
     "form-action 'none'; frame-ancestors 'none'";
 constexpr int kBacklog = 128;
+// As it came, as it goes to the actors, and what they read out of it.
+constexpr std::uint64_t kBodyCopies = 3;
 // A connection has at least this long before it may have to give way.
 constexpr std::chrono::milliseconds kGrace{100};
 constexpr std::chrono::milliseconds kAskAgain{20};
@@ -123,8 +125,8 @@ void give(httplib::Response& to, const HttpAnswer& answer) {
 // httplib's server on connections of our own.
 class BoundedServer final : public httplib::Server {
  public:
-  BoundedServer(const HttpServerOptions& options, ConnectionTable& table, std::atomic<std::uint64_t>& late)
-      : table_(table), late_(late) {
+  BoundedServer(const HttpServerOptions& options, ConnectionTable& table, HttpConnectionCounters& counters)
+      : table_(table), counters_(counters) {
     limits_.request = std::chrono::milliseconds(options.request_timeout_ms);
     limits_.idle = kKeepAlive;
   }
@@ -133,7 +135,7 @@ class BoundedServer final : public httplib::Server {
 
  private:
   bool process_and_close_socket(socket_t socket) override {
-    HttpConnection connection(socket, limits_, table_, late_);
+    HttpConnection connection(socket, limits_, table_, counters_);
     bool unread = false;
     while (connection.wait_for_request(svr_sock_)) {
       bool closed = false;
@@ -150,7 +152,7 @@ class BoundedServer final : public httplib::Server {
   }
 
   ConnectionTable& table_;
-  std::atomic<std::uint64_t>& late_;
+  HttpConnectionCounters& counters_;
   HttpConnectionLimits limits_;
 };
 
@@ -161,12 +163,12 @@ struct HttpServer::Impl {
   std::atomic<std::uint64_t> requests{0};
   std::atomic<std::uint64_t> refused_bodies{0};
   std::atomic<std::uint64_t> waits{0};
-  std::atomic<std::uint64_t> late{0};
+  HttpConnectionCounters counters;
   BoundedServer server;
   std::thread thread;
 
   explicit Impl(HttpServerOptions with, HttpHandlers by)
-      : options(std::move(with)), handlers(std::move(by)), server(options, connections, late) {}
+      : options(std::move(with)), handlers(std::move(by)), server(options, connections, counters) {}
 
   // The answer to a head that cannot go on.
   [[nodiscard]] std::optional<HttpAnswer> refuse_head(const httplib::Request& from) {
@@ -206,7 +208,13 @@ struct HttpServer::Impl {
     } else {
       connection.trust(true);
     }
-    if (announced_bytes(from) <= options.body_bytes_max) return std::nullopt;
+    if (announced_bytes(from) <= options.body_bytes_max) {
+      auto lease =
+          options.memory->lease(MemoryAccount::kRequests, kBodyCopies * announced_bytes(from), "the body of a request");
+      if (!lease) return http_error(lease.error());
+      connection.memory = std::move(*lease);
+      return std::nullopt;
+    }
     refused_bodies.fetch_add(1, std::memory_order_relaxed);
     return http_error({ErrorCode::kRequestTooLarge,
                        "the body is larger than side_channel.body_bytes_max",
@@ -349,7 +357,10 @@ std::uint64_t HttpServer::dropped() const {
   return impl_->connections.dropped();
 }
 std::uint64_t HttpServer::late() const {
-  return impl_->late.load(std::memory_order_relaxed);
+  return impl_->counters.late.load(std::memory_order_relaxed);
+}
+std::uint64_t HttpServer::long_heads() const {
+  return impl_->counters.long_heads.load(std::memory_order_relaxed);
 }
 
 }  // namespace gradtap::actors

@@ -5,7 +5,8 @@
 // there are more, the one that has waited longest gives way (connection_table.h). Invariants: whoever is not admitted
 // is answered before a byte of the body is read; a body above body_bytes_max is refused with 413, a packed one with 415
 // and one without a length with 411; a head has 64 KiB at most; a request has a deadline as a whole, and each write
-// one. Failure behaviour: a handler never throws; what it answers is sent.
+// one; a body for which no memory is left is refused with 503 before it is read. Failure behaviour: a handler never
+// throws; what it answers is sent.
 #pragma once
 
 #include <atomic>
@@ -18,6 +19,7 @@
 #include "actors/access_guard.h"
 #include "actors/http_answer.h"
 #include "common/error.h"
+#include "common/memory_ledger.h"
 
 namespace gradtap::actors {
 
@@ -27,6 +29,7 @@ struct HttpServerOptions {
   unsigned connections_max = 64;
   std::size_t body_bytes_max = 16u << 20;
   unsigned request_timeout_ms = 5000;
+  std::shared_ptr<MemoryLedger> memory = std::make_shared<MemoryLedger>();  // bodies are taken from it
 };
 
 struct HttpRequest {
@@ -66,6 +69,7 @@ class HttpServer {
   [[nodiscard]] std::uint64_t waits_for_thread() const;  // connections that found every thread busy
   [[nodiscard]] std::uint64_t dropped() const;           // connections that gave way to newer ones
   [[nodiscard]] std::uint64_t late() const;              // requests that did not come to their end in time
+  [[nodiscard]] std::uint64_t long_heads() const;        // heads of more than 64 KiB
 
  private:
   struct Impl;

@@ -277,11 +277,13 @@ IngressActor::behavior_type ingress(IngressPointer self, const IngressOptions& o
       },
       [self](status_atom) {
         const IngressState& state = self->state;
+        const dataplane::PortCounters port = state.options.port->counters();
         nlohmann::json body = state.decoder->status();
         body.update({{"queue", state.options.queue},
                      {"port", state.options.port->describe()},
                      {"frames", state.frames},
-                     {"oversized", state.options.port->counters().oversized},
+                     {"oversized", port.oversized},
+                     {"no_buffers", port.no_buffers},
                      {"polls", state.polls},
                      {"lent", state.lent},
                      {"lent_peak", state.lent_peak},

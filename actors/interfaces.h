@@ -200,6 +200,8 @@ using OwnerActor = caf::typed_actor<
     caf::reacts_to<release_atom>,
     // A step of this shard is durable.
     caf::reacts_to<durable_atom, Durable>,
+    // No memory was left to copy the first version: try again; sent by the actor to itself.
+    caf::reacts_to<flush_atom>,
     // The coordinator and keeper in force; the owner then makes its base version durable if it is not yet.
     caf::reacts_to<wire_atom, WiringPtr>,
     // Version, durable step, digest, as JSON.

@@ -30,7 +30,8 @@ constexpr MetricType kGauge = MetricType::Gauge;
 struct MetricRow {
   const char* name;
   MetricType type;
-  const char* part;  // "node", "job", "binding" (of the job), or an actor; of several actors each has a label `part`
+  const char*
+      part;  // "node", "memory", "job", "binding" (of the job), or an actor; of several actors each has a label `part`
   const char* key;
   double scale;
   const char* help;
@@ -39,6 +40,11 @@ struct MetricRow {
 // Kept in step with the table of docs/operations.md by tests/floors/docs_test.py.
 constexpr std::array kRows{
     MetricRow{"gradtap_uptime_seconds", kGauge, "node", "uptime_s", 1, "since this process became ready"},
+    MetricRow{"gradtap_memory_bytes", kGauge, "memory", "in_use_bytes", 1, "taken of the node's ledger"},
+    MetricRow{"gradtap_memory_limit_bytes", kGauge, "memory", "limit_bytes", 1, "of the ledger"},
+    MetricRow{"gradtap_memory_refused_total", kCounter, "memory", "refused", 1,
+              "times something asked for more than was left"},
+    MetricRow{"gradtap_resident_bytes", kGauge, "memory", "resident_bytes", 1, "of this process, as the kernel counts"},
     MetricRow{"gradtap_epoch", kGauge, "node", "epoch", 1, "number of the epoch in force here"},
     MetricRow{"gradtap_training_step", kGauge, "job", "training", 1, "newest step seen"},
     MetricRow{"gradtap_verified_step", kGauge, "job", "verified", 1, "the replica is complete at this step"},
@@ -156,6 +162,7 @@ class Families {
 };
 
 void add_from(Families& families, const MetricRow& row, const json& object, std::vector<ClientMetric::Label> labels) {
+  if (!object.is_object()) return;
   const auto it = object.find(row.key);
   if (it == object.end() || !(it->is_number() || it->is_boolean())) return;
   families.add(row, value_of(*it) * row.scale, std::move(labels));
@@ -214,6 +221,8 @@ std::string metrics_text(const json& status) {
     if (part.empty()) continue;
     if (part == "node") {
       add_from(families, row, status, node_labels);
+    } else if (part == "memory") {
+      add_from(families, row, field(status, "memory"), node_labels);
     } else if (part == "job") {
       add_from(families, row, job, job_labels);
     } else if (part == "binding") {

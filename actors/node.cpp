@@ -18,6 +18,7 @@
 #include "actors/membership.h"
 #include "actors/middleman.h"
 #include "actors/node_impl.h"
+#include "actors/node_memory.h"
 #include "actors/point_answers.h"
 #include "actors/publisher.h"
 #include "actors/replicator.h"
@@ -54,17 +55,18 @@ Status Node::Impl::start() {
   events = std::make_shared<EventRing>(config.limits.events, *clock);
   GRADTAP_TRY(check_node_config(config));
   job = config.jobs.front();
+  memory = node_memory(config);
   GRADTAP_TRY(open_objects());
   GRADTAP_TRY(join());
   GRADTAP_TRY(open_store());
-  auto recovered = recover_job(*store, job.name, cluster->alone());
+  auto recovered = recover_job(*store, job.name, cluster->alone(), memory);
   if (!recovered) return std::unexpected(recovered.error());
   if (*recovered && (*recovered)->record.endpoints != job.endpoints)
     return fail(ErrorCode::kConfigImpossibleValue, "the store holds this job with other endpoints", "job.endpoints",
                 fmt::format("{}", fmt::join((*recovered)->record.endpoints, ",")),
                 fmt::format("{}", fmt::join(job.endpoints, ",")), "use another data_dir for another set of ranks");
   directory = std::make_shared<dataplane::FlowDirectory>(static_cast<std::uint32_t>(config.limits.flows_max));
-  auto chosen = make_transport(config.tap, job, directory, clock);
+  auto chosen = make_transport(config.tap, job, directory, clock, memory);
   if (!chosen) return std::unexpected(chosen.error());
   transport = std::move(*chosen);
   GRADTAP_TRY(open_port());
@@ -86,7 +88,7 @@ Status Node::Impl::start() {
   } else if (job.secret_file.empty()) {
     warnings.emplace_back("the job has no secret: every user and program of this host can read and change it");
   }
-  retention = std::make_shared<TapRetention>(config.assembly.retain_bytes, 2);
+  retention = std::make_shared<TapRetention>(config.assembly.retain_bytes, 2, memory);
   std::vector<dataplane::IpAddress> endpoints;
   for (const std::string& text : job.endpoints) {
     const auto address = dataplane::parse_ip(text);
@@ -120,6 +122,7 @@ Status Node::Impl::start_tap_actors(Wiring& next) {
     options.window.window_bytes = config.assembly.window_bytes / assemblers;
     options.window.window_ops = static_cast<std::uint32_t>(config.assembly.window_ops);
     options.window.limbo_bytes = config.assembly.limbo_bytes / assemblers;
+    options.window.memory = memory;
     options.retention = retention;
     next.assemblers.push_back(spawn_assembler(*system, std::move(options)));
     watch_typed(next.assemblers.back(), fmt::format("assembler.{}", i));
@@ -174,7 +177,11 @@ Status Node::Impl::start_actors() {
                               warnings,
                               &metrics,
                               [this] { return capacity->shape(); },
-                              [this] { return capacity->measured(); }};
+                              [this] { return capacity->measured(); },
+                              memory,
+                              retention,
+                              config,
+                              cluster->config()};
   next->admin = spawn_admin(*system, std::move(administration));
   watch_typed(next->admin, "admin");
   next->catalog = spawn_store_catalog(*system, store);
@@ -207,6 +214,7 @@ Status Node::Impl::start_actors() {
   side.admission.own = [this] { return capacity->shape(); };
   side.admission.measured = [this] { return capacity->measured(); };
   side.on_base_durable = [this] { baseline->begin(0); };
+  side.memory = memory;
   next->side_channel = spawn_side_channel(*system, std::move(side));
   watch_typed(next->side_channel, "side_channel");
 
@@ -223,6 +231,7 @@ Status Node::Impl::start_actors() {
     publishing.random = random;
     publishing.events = events;
     publishing.kill_points = &kill_points;
+    publishing.memory = memory;
     next->publisher = spawn_publisher(*system, std::move(publishing));
     watch_typed(next->publisher, "publisher");
   }
@@ -233,11 +242,15 @@ Status Node::Impl::start_actors() {
   gate.http.connections_max = static_cast<unsigned>(config.side_channel.connections_max);
   gate.http.body_bytes_max = config.side_channel.body_bytes_max;
   gate.http.request_timeout_ms = static_cast<unsigned>(config.side_channel.request_timeout_ms);
+  gate.http.memory = memory;
   gate.job = job.name;
   gate.side_channel = next->side_channel;
   gate.admin = next->admin;
-  gate.state = [this](StepNumber step, bool optimizer) {
-    return recovery::prepare_state(store, job.name, step, optimizer);
+  gate.state = [this](StepNumber step, bool optimizer) -> Result<recovery::StateStream> {
+    GRADTAP_LET(lease, memory->lease(MemoryAccount::kPoints, read_bytes(), "a state that is exported"));
+    GRADTAP_LET(stream, recovery::prepare_state(store, job.name, step, optimizer));
+    return [stream = std::move(stream), lease = std::make_shared<const MemoryLease>(std::move(lease))](
+               const recovery::ByteSink& sink) { return stream(sink); };
   };
   gate.wiring = [this] { return current_wiring(); };
   gate.forward = [this](HttpRequest&& request) { return forward(std::move(request)); };
@@ -245,6 +258,8 @@ Status Node::Impl::start_actors() {
     PointAnswersOptions answering;
     answering.job = job.name;
     answering.store = objects;
+    answering.memory = memory;
+    answering.read_bytes = [this] { return read_bytes(); };
     storage::LeaseTableOptions leasing;
     leasing.job = job.name;
     leasing.timeout_ms = config.objects.lease_timeout_ms;
@@ -295,7 +310,7 @@ void Node::Impl::add_replicators(Wiring& next) const {
 }
 
 void Node::Impl::start_peers(Wiring& next) {
-  next.fetcher = spawn_fetcher(*system, {node_link, cluster, job.name, config.link.call_timeout_ms});
+  next.fetcher = spawn_fetcher(*system, {node_link, cluster, job.name, config.link.call_timeout_ms, memory});
   watch_typed(next.fetcher, "fetcher");
   MembershipOptions members;
   for (MemberIndex member = 0; member < cluster->size(); ++member)

@@ -2,41 +2,25 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
 
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include "actors/node_memory.h"
 #include "actors/self_benchmark.h"
-#include "common/number_text.h"
+#include "common/number_file.h"
 
 namespace gradtap::actors {
 
 namespace {
 
 constexpr std::chrono::seconds kLookAgain{2};
-constexpr double kMemoryShare = 0.75;
 constexpr int kBenchmarkNice = 10;
-
-// A file of the kernel with one number; 0 when there is none.
-double number_in(const std::string& path) {
-  std::ifstream in(path);
-  std::string text;
-  in >> text;
-  return static_cast<double>(parse_integer<std::uint64_t>(text).value_or(0));
-}
-
-double memory_of_machine() {
-  const auto pages = static_cast<double>(::sysconf(_SC_PHYS_PAGES));
-  const double physical = std::max(0.0, pages) * static_cast<double>(::sysconf(_SC_PAGESIZE));
-  const double allowed = number_in("/sys/fs/cgroup/memory.max");
-  return allowed > 0 ? std::min(allowed, physical) : physical;
-}
 
 double port_bits(const TapSection& tap) {
   if (tap.port_bits_per_second > 0) return static_cast<double>(tap.port_bits_per_second);
   if (tap.kind != TapKind::kAfPacket || tap.interface.find('/') != std::string::npos) return 0;
-  return 1e6 * number_in("/sys/class/net/" + tap.interface + "/speed");
+  return 1e6 * static_cast<double>(number_in_file("/sys/class/net/" + tap.interface + "/speed"));
 }
 
 // What the store may grow to: what is free beyond the reserve, and what it takes already.
@@ -60,8 +44,7 @@ capacity::NodeShape budgets(const NodeConfig& config) {
   node.name = config.node.name;
   node.source = "its configuration; rates are being measured";
   node.cores = std::thread::hardware_concurrency();
-  node.memory_bytes = config.limits.memory_bytes > 0 ? static_cast<double>(config.limits.memory_bytes)
-                                                     : kMemoryShare * memory_of_machine();
+  node.memory_bytes = static_cast<double>(job_memory_bytes(config));
   node.worker_threads = kWorkerThreads;
   node.window_bytes_max = static_cast<double>(config.assembly.window_bytes);
   node.hold_bytes_max = static_cast<double>(config.assembly.retain_bytes);

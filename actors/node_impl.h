@@ -23,6 +23,7 @@
 #include "actors/transport.h"
 #include "common/clock.h"
 #include "common/event_ring.h"
+#include "common/memory_ledger.h"
 #include "common/metrics.h"
 #include "common/random.h"
 #include "dataplane/decoder.h"
@@ -48,6 +49,7 @@ struct Node::Impl {
   std::shared_ptr<Random> random = std::make_shared<SystemRandom>();
   std::shared_ptr<EventRing> events;
   MetricsRegistry metrics;
+  std::shared_ptr<MemoryLedger> memory;  // set before anything uses it
   storage::EnvironmentKillPoints kill_points;
   std::shared_ptr<storage::ShardStore> store;
   std::shared_ptr<storage::ObjectStore> objects;  // empty: nothing is published
@@ -108,6 +110,8 @@ struct Node::Impl {
   [[nodiscard]] WiringPtr current_wiring() const;
   [[nodiscard]] std::string own_hello() const;
   [[nodiscard]] StepNumber stored_step() const;
+  // What a reader of a state takes: the largest shard and its stored version.
+  [[nodiscard]] std::uint64_t read_bytes() const;
 
   // node.cpp
   Status start();

@@ -8,6 +8,7 @@
 #include "actors/node_impl.h"
 #include "actors/peer_codec.h"
 #include "actors/shard_owner.h"
+#include "common/charged.h"
 #include "common/log.h"
 #include "common/log_context.h"
 #include "storage/object_key.h"
@@ -86,6 +87,7 @@ void Node::Impl::own_shard(Wiring& next, ShardId id, std::shared_ptr<replica::Sh
   owner.hold_steps = config.replica.apply_queue + 1;
   owner.retention = retention;
   owner.kill_points = &kill_points;
+  owner.memory = memory;
   owner.on_released = [this, lineage = next.plan->lineage](ShardId released) { forget_owner(released, lineage); };
   next.owners.push_back(spawn_shard_owner(*system, std::move(owner)));
   next.owner_of[id] = next.owners.back();
@@ -194,9 +196,17 @@ CoordinatorActor Node::Impl::launch(const JobPlanPtr& plan, std::vector<std::sha
     const auto& owners = options.shape.owners[id];
     const bool here = std::find(owners.begin(), owners.end(), cluster->self()) != owners.end();
     const bool elsewhere = owners.size() > (here ? 1U : 0U);
-    if (by_id[id] && !durable && elsewhere)
-      baseline->put(id, {by_id[id]->version(), by_id[id]->digest().sha,
-                         std::make_shared<const recovery::FullVersion>(*by_id[id])});
+    if (by_id[id] && !durable && elsewhere) {
+      HeldVersion version{by_id[id]->version(), by_id[id]->digest().sha, nullptr, nullptr};
+      if (!here) {
+        version.shard = by_id[id];
+      } else if (auto lease = memory->lease(MemoryAccount::kVersions, recovery::state_bytes(*plan, id),
+                                            "a copy of the baseline for another node")) {
+        version.full = charged(recovery::FullVersion(*by_id[id]), std::move(*lease));
+      }
+      // Without a copy its other owners take what this one has made durable.
+      if (version.full || version.shard) baseline->put(id, std::move(version));
+    }
     // What the store has of a shard that is another's now stays until that one has it too (PROTOCOLS 5.3).
     if (!by_id[id] || (!here && !durable)) continue;
     HeldShard held{by_id[id]->version(), 0};
@@ -245,6 +255,15 @@ StepNumber Node::Impl::stored_step() const {
   for (const storage::Mark& mark : *marks) lowest = std::min(lowest, mark.version);
   // The home also needs what the next recovery point is made of.
   return std::min(lowest, published->load());
+}
+
+std::uint64_t Node::Impl::read_bytes() const {
+  const WiringPtr now = current_wiring();
+  std::uint64_t largest = 0;
+  if (now->plan)
+    for (ShardId shard = 0; shard < now->plan->shards.shards().size(); ++shard)
+      largest = std::max(largest, recovery::state_bytes(*now->plan, shard));
+  return 2 * largest;
 }
 
 std::string Node::Impl::own_hello() const {

@@ -178,8 +178,10 @@ Status Node::Impl::open_link() {
       caf::anon_send(now->owner_of[shard], full_atom_v, std::uint64_t{at_least});
   };
   service.side_channel = gateway.here;
+  service.memory = memory;
   options->handler = bulk_service(std::move(service));
   options->metrics = &metrics;
+  options->memory = memory;
   options->events = events.get();
   auto started = link::NodeLink::start(std::move(*options));
   if (!started) return std::unexpected(started.error());

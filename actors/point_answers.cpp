@@ -65,7 +65,8 @@ HttpAnswer nothing_here(const HttpRequest& request) {
 // One of a bounded number of places; given back when the last holder ends.
 class PointAnswers::Turn {
  public:
-  Turn(PointAnswers& owner, unsigned& used) : owner_(owner), used_(used) {}
+  Turn(PointAnswers& owner, unsigned& used, MemoryLease memory)
+      : owner_(owner), used_(used), memory_(std::move(memory)) {}
   ~Turn() {
     {
       const std::lock_guard lock(owner_.mutex_);
@@ -79,9 +80,12 @@ class PointAnswers::Turn {
  private:
   PointAnswers& owner_;
   unsigned& used_;
+  const MemoryLease memory_;
 };
 
 Result<std::shared_ptr<PointAnswers::Turn>> PointAnswers::take_turn(unsigned& used, unsigned most) {
+  GRADTAP_LET(memory, options_.memory->lease(MemoryAccount::kPoints, options_.read_bytes ? options_.read_bytes() : 0,
+                                             "a recovery point that is read"));
   std::unique_lock lock(mutex_);
   if (!free_.wait_for(lock, options_.turn_wait, [&] { return used < most; })) {
     ++refused_;
@@ -90,7 +94,7 @@ Result<std::shared_ptr<PointAnswers::Turn>> PointAnswers::take_turn(unsigned& us
   }
   ++used;
   lock.unlock();
-  return std::make_shared<Turn>(*this, used);
+  return std::make_shared<Turn>(*this, used, std::move(memory));
 }
 
 std::uint64_t PointAnswers::refused() const {

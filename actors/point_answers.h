@@ -4,11 +4,13 @@
 // Purpose: recovery's functions behind the gateway's paths; no actor takes part. Ownership: shares the object store.
 // Threads: the server's, any number; every call blocks on the store. Invariants: at most streams_max points are read
 // at once (each takes the memory of a shard), one verification at a time. Failure behaviour: errors as answers;
-// NODE_BUSY when no turn came within the deadline; a stream that fails half way ends without its end.
+// NODE_BUSY when no turn came within the deadline, MEMORY_EXHAUSTED when no memory is left; a stream that fails half
+// way ends without its end.
 #pragma once
 
 #include <chrono>
 #include <condition_variable>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -17,6 +19,7 @@
 
 #include "actors/http_server.h"
 #include "common/error.h"
+#include "common/memory_ledger.h"
 #include "recovery/point_choice.h"
 #include "storage/lease_table.h"
 
@@ -28,6 +31,8 @@ struct PointAnswersOptions {
   unsigned streams_max = 4;
   std::chrono::milliseconds turn_wait{30'000};
   std::shared_ptr<storage::LeaseTable> leases = nullptr;  // null: none are given
+  std::shared_ptr<MemoryLedger> memory = std::make_shared<MemoryLedger>();
+  std::function<std::uint64_t()> read_bytes = {};  // what reading a point takes; empty: nothing is taken for it
 };
 
 class PointAnswers {

@@ -105,7 +105,8 @@ void failed(PublisherPointer self, StepNumber step, const Error& error) {
     reason = GapReason::kPublishConflict;
     action = "nothing more is published in this lineage";
   } else if (error.code == ErrorCode::kPeerUnreachable || error.code == ErrorCode::kTimeout ||
-             error.code == ErrorCode::kNodeBusy || error.code == ErrorCode::kStepUnavailable) {
+             error.code == ErrorCode::kNodeBusy || error.code == ErrorCode::kStepUnavailable ||
+             error.code == ErrorCode::kMemoryExhausted) {
     reason = GapReason::kUploadLag;
   }
   tell(self, {{reason, step, error.text(), action}});
@@ -176,6 +177,10 @@ Result<std::vector<UploadedShard>> upload_here(PublisherState& state, const JobP
   }
   std::vector<UploadedShard> uploaded;
   for (const ShardId shard : request.shards) {
+    // A full version or a log, whichever is uploaded.
+    const auto lease = state.options.memory->lease(MemoryAccount::kPoints, recovery::state_bytes(plan, shard),
+                                                   "a shard of a recovery point");
+    if (!lease) return std::unexpected(lease.error());
     const schema::ShardObjects* before =
         previous != nullptr && shard < previous->shards.size() ? &previous->shards[shard] : nullptr;
     auto now = recovery::put_shard(target_of(state, plan), source, shard, request.step, before, state.options.logs_max);

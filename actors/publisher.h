@@ -37,6 +37,7 @@ struct PublisherOptions {
   std::shared_ptr<Random> random;
   std::shared_ptr<EventRing> events;
   storage::KillPoints* kill_points = nullptr;
+  std::shared_ptr<MemoryLedger> memory = std::make_shared<MemoryLedger>();  // what is being uploaded is taken from it
 };
 
 [[nodiscard]] PublisherActor spawn_publisher(caf::actor_system& system, PublisherOptions options);

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "actors/side_channel.h"
+#include "common/charged.h"
 #include "recovery/rebuild_shard.h"
 #include "replica/schema_json.h"
 
@@ -67,7 +68,7 @@ Result<std::vector<Session>> read_sessions(const storage::ShardStore& store, con
 }
 
 Result<std::optional<RecoveredJob>> recover_job(const storage::ShardStore& store, const std::string& job_name,
-                                                bool whole) {
+                                                bool whole, const std::shared_ptr<MemoryLedger>& memory) {
   const JobId job = job_id(job_name);
   const auto lineages = store.lineages(job);
   if (!lineages) return std::unexpected(lineages.error());
@@ -87,10 +88,15 @@ Result<std::optional<RecoveredJob>> recover_job(const storage::ShardStore& store
       if (mark.shard >= recovered.plan->shards.shards().size())
         return fail(ErrorCode::kStoreCorrupt, "the store has a shard that the job has not", job_name, {},
                     "shard " + std::to_string(mark.shard));
+      const std::uint64_t bytes = recovery::state_bytes(*recovered.plan, mark.shard);
+      GRADTAP_LET(lease, memory->lease(MemoryAccount::kShards, bytes, "a shard of the store"));
+      // The stored version, then one log after the other, stand beside the shard.
+      const auto reading = memory->lease(MemoryAccount::kVersions, bytes, "a shard's stored version");
+      if (!reading) return std::unexpected(reading.error());
       auto shard = recovery::rebuild_shard(store, *recovered.plan, mark.shard, mark.version);
       if (!shard) return std::unexpected(shard.error());
       lowest = std::min(lowest, mark.version);
-      recovered.shards.push_back(std::make_shared<replica::Shard>(std::move(*shard)));
+      recovered.shards.push_back(charged(std::move(*shard), std::move(lease)));
     }
     if (recovered.shards.empty()) lowest = recovered.plan->base_step;
     GRADTAP_LET(feed, read_feed(store, *recovered.plan, lowest));

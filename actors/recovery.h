@@ -4,7 +4,7 @@
 // (newest full version, then the log with the stored step messages, every digest checked on the way), and what the
 // coordinator and the side channel go on from. Pure reading; any thread; nothing is written. Failure behaviour: a shard
 // that is marked and cannot be rebuilt is a named error; the node does not start with a shard that is older than its
-// mark. A shard without a mark has nothing here: its owner asks a peer.
+// mark, nor with shards that its memory cannot hold. A shard without a mark has nothing here: its owner asks a peer.
 #pragma once
 
 #include <memory>
@@ -15,6 +15,7 @@
 #include "actors/messages.h"
 #include "actors/session_table.h"
 #include "common/error.h"
+#include "common/memory_ledger.h"
 #include "replica/shard.h"
 #include "storage/shard_store.h"
 
@@ -35,8 +36,9 @@ struct RecoveredJob {
 };
 
 // The newest lineage of the job with a recipe; where `whole`, the newest one of which every shard is durable here.
-[[nodiscard]] Result<std::optional<RecoveredJob>> recover_job(const storage::ShardStore& store,
-                                                              const std::string& job_name, bool whole);
+[[nodiscard]] Result<std::optional<RecoveredJob>> recover_job(
+    const storage::ShardStore& store, const std::string& job_name, bool whole,
+    const std::shared_ptr<MemoryLedger>& memory = std::make_shared<MemoryLedger>());
 
 [[nodiscard]] Result<KeptFeed> read_feed(const storage::ShardStore& store, const JobPlan& plan, StepNumber after);
 [[nodiscard]] Result<LayoutPtr> read_layout(const JobPlan& plan, ByteSpan bytes);

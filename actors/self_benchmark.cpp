@@ -53,8 +53,12 @@ double copy_rate() {
   return static_cast<double>(bytes) / spent;
 }
 
+unsigned copy_threads() {
+  return std::clamp(std::thread::hardware_concurrency(), 1U, kCopyThreadsMax);
+}
+
 void measure_memory(capacity::NodeShape& node) {
-  const unsigned threads = std::clamp(std::thread::hardware_concurrency(), 1U, kCopyThreadsMax);
+  const unsigned threads = copy_threads();
   std::vector<double> rates(threads, 0);
   {
     std::vector<std::jthread> running;
@@ -177,6 +181,11 @@ void measure_objects(storage::ObjectStore& objects, const std::string& node_name
 }
 
 }  // namespace
+
+std::uint64_t benchmark_memory_bytes() {
+  // Values, gradient, and the shard's three arrays.
+  return std::max<std::uint64_t>(2 * kCopyBytes * copy_threads(), 5 * kElements * sizeof(float));
+}
 
 void measure_rates(const std::string& directory, storage::ObjectStore* objects, const std::string& node_name,
                    capacity::NodeShape& node) {

@@ -16,6 +16,8 @@
 namespace gradtap::actors {
 
 inline constexpr std::uint64_t kBenchmarkMemoryBytesMax = std::uint64_t{256} << 20;
+// What it takes on this machine.
+[[nodiscard]] std::uint64_t benchmark_memory_bytes();
 
 // Adds rates to `node`. `objects` may be null.
 void measure_rates(const std::string& directory, storage::ObjectStore* objects, const std::string& node_name,

@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "common/charged.h"
 #include "recovery/full_version.h"
 
 namespace gradtap::actors {
@@ -17,6 +18,7 @@ namespace {
 
 constexpr std::size_t kPendingStepsMax = 1024;  // not less than replica.apply_queue can be
 constexpr std::chrono::milliseconds kFetchDeadline{15'000};
+constexpr std::chrono::milliseconds kMemoryRetry{100};
 constexpr std::size_t kZeroBytes = std::size_t{256} << 10;
 
 struct PendingStep {
@@ -46,6 +48,8 @@ struct OwnerState {
   std::uint64_t fetched = 0;
   std::uint64_t fetches_failed = 0;
   std::uint64_t jumps = 0;
+  std::uint64_t waits_for_memory = 0;
+  bool base_waits = false;     // for memory
   StepNumber full_wanted = 0;  // a peer asks for a full version that is no older than this
   bool released = false;
 };
@@ -102,7 +106,20 @@ bool full_due(const OwnerState& state, StepNumber step) {
   return every > 0 && step % every == state.options.shard->range().id % every;
 }
 
-void make_durable(OwnerPointer self, StepNumber step, bool with_log, std::vector<ByteSpan> log, bool with_full,
+// A copy that the keeper writes while the owner goes on; nothing: no memory is left for it now.
+std::shared_ptr<const recovery::FullVersion> copy_version(OwnerState& state) {
+  auto lease = state.options.memory->lease(MemoryAccount::kVersions,
+                                           recovery::state_bytes(*state.options.plan, state.options.id),
+                                           "a full version on its way to the disk");
+  if (lease) return charged(recovery::FullVersion(shard_of(state)), std::move(*lease));
+  ++state.waits_for_memory;
+  state.last_error = lease.error().text();
+  return nullptr;
+}
+
+// `full` may be empty.
+void make_durable(OwnerPointer self, StepNumber step, bool with_log, std::vector<ByteSpan> log,
+                  std::shared_ptr<const recovery::FullVersion> full,
                   std::vector<std::shared_ptr<const void>> keep_alive) {
   OwnerState& state = self->state;
   auto record = std::make_shared<ShardRecord>();
@@ -113,14 +130,24 @@ void make_durable(OwnerPointer self, StepNumber step, bool with_log, std::vector
   record->commit.log = std::move(log);
   record->commit.state_digest = state.digest;
   record->keep_alive = std::move(keep_alive);
-  if (with_full) {
-    auto full = std::make_shared<const recovery::FullVersion>(shard_of(state));
+  if (full) {
     record->commit.full = full->parts();
-    record->keep_alive.push_back(full);
+    record->keep_alive.push_back(std::move(full));
     state.full = step;
   }
   self->send(state.wiring->keeper, record_atom_v, ShardRecordPtr(std::move(record)),
              caf::actor_cast<caf::strong_actor_ptr>(self));
+}
+
+// The version that everything later is applied to.
+void make_base_durable(OwnerPointer self) {
+  OwnerState& state = self->state;
+  auto full = copy_version(state);
+  state.base_waits = !full;
+  if (full)
+    make_durable(self, shard_of(state).version(), false, {}, std::move(full), {});
+  else
+    self->delayed_send(self, kMemoryRetry, flush_atom_v);
 }
 
 void report(OwnerPointer self, StepNumber step, Outcome outcome) {
@@ -174,7 +201,12 @@ void apply_ready(OwnerPointer self) {
     std::vector<std::shared_ptr<const void>> keep_alive;
     if (pulled) keep_alive.push_back(pulled);
     for (const ContributionPtr& contribution : it->second.contributions) keep_alive.push_back(contribution);
-    make_durable(self, step, true, skipped ? std::vector<ByteSpan>{} : log_spans(state, pieces), full_due(state, step),
+    std::shared_ptr<const recovery::FullVersion> full;
+    if (full_due(state, step)) {
+      full = copy_version(state);
+      if (!full) state.full_wanted = step + 1;
+    }
+    make_durable(self, step, true, skipped ? std::vector<ByteSpan>{} : log_spans(state, pieces), std::move(full),
                  std::move(keep_alive));
     state.pending.erase(state.pending.begin(), std::next(it));
     report(self, step, {});
@@ -196,7 +228,7 @@ void jump_to(OwnerPointer self, const std::shared_ptr<replica::Shard>& shard) {
   if (state.wiring->coordinator)
     self->send(state.wiring->coordinator, version_atom_v, std::uint32_t{state.options.id},
                std::uint64_t{shard->version()});
-  make_durable(self, shard->version(), false, {}, true, {});
+  make_base_durable(self);
   report(self, shard->version(), {});
   apply_ready(self);
 }
@@ -341,6 +373,10 @@ OwnerActor::behavior_type owner(OwnerPointer self, const ShardOwnerOptions& opti
         state.any_durable = true;
         apply_ready(self);
       },
+      [self](flush_atom) {
+        const OwnerState& state = self->state;
+        if (state.base_waits && state.options.shard && !state.released) make_base_durable(self);
+      },
       [self](wire_atom, const WiringPtr& wiring) {
         OwnerState& state = self->state;
         const bool first = !state.wiring;
@@ -348,7 +384,7 @@ OwnerActor::behavior_type owner(OwnerPointer self, const ShardOwnerOptions& opti
         if (!first) return;
         if (!state.options.shard) return;
         if (!state.any_durable)
-          make_durable(self, shard_of(state).version(), false, {}, true, {});
+          make_base_durable(self);
         else if (wiring->coordinator)
           self->send(wiring->coordinator, durable_atom_v, Durable{shard_of(state).range().id, state.durable, {}});
         report(self, shard_of(state).version(), {});
@@ -385,6 +421,7 @@ OwnerActor::behavior_type owner(OwnerPointer self, const ShardOwnerOptions& opti
                                      {"fetched", state.fetched},
                                      {"fetches_failed", state.fetches_failed},
                                      {"jumps", state.jumps},
+                                     {"waits_for_memory", state.waits_for_memory},
                                      {"error", state.last_error}};
         return ActorStatus{fmt::format("owner.{}", state.options.id),
                            body.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace)};

@@ -4,7 +4,8 @@
 // gradient bytes (the log record) and now and then a full version to the keeper. Threads: the scheduler's, one message
 // at a time. Owns its shard. Invariants: applied once, in order, completely; never more than flush_queue_steps steps
 // applied and not durable, never more than pending_steps_max steps waiting. Failure behaviour: a step that cannot be
-// applied is reported with its error and the shard stays at its version.
+// applied is reported with its error and the shard stays at its version; a full version for which no memory is left
+// comes with a later step, logs go on.
 #pragma once
 
 #include <cstdint>
@@ -13,6 +14,7 @@
 
 #include "actors/interfaces.h"
 #include "actors/tap_retention.h"
+#include "common/memory_ledger.h"
 #include "recovery/job_plan.h"
 #include "replica/shard.h"
 #include "storage/kill_points.h"
@@ -31,6 +33,7 @@ struct ShardOwnerOptions {
   std::shared_ptr<TapRetention> retention;
   storage::KillPoints* kill_points = nullptr;  // outlives the owner; may be null
   std::function<void(ShardId)> on_released;    // the shard is no longer held: the owner is about to end
+  std::shared_ptr<MemoryLedger> memory = std::make_shared<MemoryLedger>();  // full versions are taken from it
 };
 
 [[nodiscard]] OwnerActor spawn_shard_owner(caf::actor_system& system, ShardOwnerOptions options);

@@ -223,6 +223,8 @@ caf::result<HttpAnswer> post(SideChannelPointer self, const MessagesPost& reques
   }
   if (!done) {
     ++state.refused;
+    const ErrorCode code = done.error().code;
+    if (code == ErrorCode::kLimitReached || code == ErrorCode::kRequestTooLarge) ++state.refused_limit;
     state.busy.erase(request.session);
     return http_error(done.error(), done.error().code == ErrorCode::kRequestMalformed ? 422 : 0);
   }
@@ -448,6 +450,7 @@ SideChannelActor::behavior_type side_channel(SideChannelPointer self, const Side
                            {"posts", state.posts},
                            {"messages", state.messages},
                            {"refused", state.refused},
+                           {"refused_limit", state.refused_limit},
                            {"superseded", state.superseded},
                            {"store_failures", state.store_failures}};
         return ActorStatus{SideChannelState::name, body.dump()};

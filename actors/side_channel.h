@@ -20,6 +20,7 @@
 #include "actors/session_table.h"
 #include "common/clock.h"
 #include "common/event_ring.h"
+#include "common/memory_ledger.h"
 #include "common/random.h"
 #include "recovery/job_plan.h"
 #include "replica/shard.h"
@@ -49,7 +50,8 @@ struct SideChannelOptions {
   // Starts coordinator and owners of the lineage and re-wires the node; an earlier lineage's actors end.
   std::function<CoordinatorActor(const JobPlanPtr&, std::vector<std::shared_ptr<replica::Shard>>)> launch;
   AdmissionOptions admission;
-  std::function<void()> on_base_durable;  // the baseline in hand is no longer needed
+  std::function<void()> on_base_durable;                                    // the baseline in hand is no longer needed
+  std::shared_ptr<MemoryLedger> memory = std::make_shared<MemoryLedger>();  // baselines are taken from it
 };
 
 [[nodiscard]] SideChannelActor spawn_side_channel(caf::actor_system& system, SideChannelOptions options);

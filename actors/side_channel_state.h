@@ -71,6 +71,7 @@ struct SideChannelState {
   std::uint64_t posts = 0;
   std::uint64_t messages = 0;
   std::uint64_t refused = 0;
+  std::uint64_t refused_limit = 0;  // of those: a bound was reached
   std::uint64_t superseded = 0;
   std::uint64_t store_failures = 0;
   std::uint64_t blobs = 0;

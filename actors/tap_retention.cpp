@@ -6,8 +6,8 @@
 
 namespace gradtap::actors {
 
-TapRetention::TapRetention(std::uint64_t bytes_max, StepNumber reference_steps)
-    : bytes_max_(bytes_max), reference_steps_(reference_steps) {}
+TapRetention::TapRetention(std::uint64_t bytes_max, StepNumber reference_steps, std::shared_ptr<MemoryLedger> memory)
+    : bytes_max_(bytes_max), reference_steps_(reference_steps), memory_(std::move(memory)) {}
 
 void TapRetention::begin(JobPlanPtr plan) {
   const std::lock_guard lock(mutex_);
@@ -58,31 +58,43 @@ std::optional<std::vector<std::uint8_t>> TapRetention::gather(ShardId shard, con
   return bytes;
 }
 
-// References hold the op window's memory: what is older than a few steps is copied out, as far as the limit allows.
+// References hold the op window's memory: what is older than a few steps is copied out, as far as the limits allow.
 void TapRetention::copy_old(StepNumber newest) {
   for (auto it = kept_.begin(); it != kept_.end() && it->first.first + reference_steps_ < newest;) {
     Kept& kept = it->second;
-    if (kept.copy.empty() && !kept.references.empty()) {
-      auto bytes = gather(it->first.second, kept);
-      kept.references.clear();
-      if (!bytes || bytes->empty()) {  // never became whole
-        it = kept_.erase(it);
-        continue;
-      }
-      kept.copy = std::move(*bytes);
-      counters_.bytes += kept.copy.size();
+    if (!kept.copy.empty() || kept.references.empty()) {
+      ++it;
+      continue;
     }
+    const std::uint64_t needed = plan_->shards.shards()[it->first.second].elements * sizeof(float);
+    const auto lease = [&]() -> std::optional<MemoryLease> {
+      if (counters_.bytes + needed > bytes_max_) return std::nullopt;
+      auto granted = memory_->lease(MemoryAccount::kRetention, needed, "a gradient that is kept for its owner");
+      return granted ? std::optional(std::move(*granted)) : std::nullopt;
+    };
+    auto granted = lease();
+    while (!granted && kept_.begin() != it && !kept_.begin()->second.copy.empty()) {
+      evict(kept_.begin());
+      granted = lease();
+    }
+    auto bytes = granted ? gather(it->first.second, kept) : std::nullopt;
+    kept.references.clear();
+    if (!bytes || bytes->empty()) {  // never became whole, or there is no room for it
+      if (!granted) ++counters_.evicted;
+      it = kept_.erase(it);
+      continue;
+    }
+    kept.copy = std::move(*bytes);
+    kept.lease = std::move(*granted);
+    counters_.bytes += kept.copy.size();
     ++it;
   }
-  make_room();
 }
 
-void TapRetention::make_room() {
-  for (auto it = kept_.begin(); counters_.bytes > bytes_max_ && it != kept_.end();) {
-    counters_.bytes -= it->second.copy.size();
-    ++counters_.evicted;
-    it = kept_.erase(it);
-  }
+void TapRetention::evict(std::map<Key, Kept>::iterator oldest) {
+  counters_.bytes -= oldest->second.copy.size();
+  ++counters_.evicted;
+  kept_.erase(oldest);
 }
 
 void TapRetention::release(LineageId lineage, ShardId shard, StepNumber step) {
@@ -108,6 +120,12 @@ std::optional<std::vector<std::uint8_t>> TapRetention::gradient(LineageId lineag
     if (const auto it = kept_.find({step, shard}); it != kept_.end()) bytes = gather(shard, it->second);
   ++(bytes ? counters_.served : counters_.not_held);
   return bytes;
+}
+
+std::uint64_t TapRetention::gradient_bytes(LineageId lineage, ShardId shard) const {
+  const std::lock_guard lock(mutex_);
+  if (!plan_ || plan_->lineage != lineage || shard >= plan_->shards.shards().size()) return 0;
+  return plan_->shards.shards()[shard].elements * sizeof(float);
 }
 
 RetentionCounters TapRetention::counters() const {

@@ -10,8 +10,9 @@ namespace {
 
 Transport gloo_transport(const TapSection& tap, std::uint32_t world,
                          const std::shared_ptr<dataplane::FlowDirectory>& directory,
-                         const std::shared_ptr<const Clock>& clock) {
+                         const std::shared_ptr<const Clock>& clock, const std::shared_ptr<MemoryLedger>& memory) {
   dataplane::GlooDecoderConfig config;
+  config.memory = memory;
   config.checksum = tap.l4_checksum == L4Checksum::kRequired ? dataplane::ChecksumPolicy::kRequired
                                                              : dataplane::ChecksumPolicy::kOffload;
   config.flow.reorder_window_bytes = tap.reorder_window_bytes;
@@ -28,7 +29,8 @@ Transport gloo_transport(const TapSection& tap, std::uint32_t world,
 
 Result<Transport> nccl_transport(const TapSection& tap, const JobSection& job,
                                  const std::shared_ptr<dataplane::FlowDirectory>& directory,
-                                 const std::shared_ptr<const Clock>& clock) {
+                                 const std::shared_ptr<const Clock>& clock,
+                                 const std::shared_ptr<MemoryLedger>& memory) {
   const auto layout = dataplane::nccl_layout_of(job.nccl.version);
   if (!layout)
     return fail(ErrorCode::kConfigImpossibleValue, "this version of NCCL is not known", "job.nccl_version",
@@ -40,6 +42,7 @@ Result<Transport> nccl_transport(const TapSection& tap, const JobSection& job,
     return fail(ErrorCode::kUnsupported, "completing sends are understood by gradtap inspect only",
                 "job.nccl_completing_send", "false", "true", "mirror both directions instead");
   dataplane::NcclDecoderConfig config;
+  config.table.memory = memory;
   config.comm.tuning.layout = *layout;
   config.comm.tuning.ranks = static_cast<std::uint32_t>(job.endpoints.size());
   config.comm.tuning.channels = static_cast<std::uint32_t>(job.nccl.channels);
@@ -65,9 +68,10 @@ Result<Transport> nccl_transport(const TapSection& tap, const JobSection& job,
 
 Result<Transport> make_transport(const TapSection& tap, const JobSection& job,
                                  const std::shared_ptr<dataplane::FlowDirectory>& directory,
-                                 const std::shared_ptr<const Clock>& clock) {
-  if (job.transport == WireTransport::kNccl) return nccl_transport(tap, job, directory, clock);
-  return gloo_transport(tap, static_cast<std::uint32_t>(job.endpoints.size()), directory, clock);
+                                 const std::shared_ptr<const Clock>& clock,
+                                 const std::shared_ptr<MemoryLedger>& memory) {
+  if (job.transport == WireTransport::kNccl) return nccl_transport(tap, job, directory, clock, memory);
+  return gloo_transport(tap, static_cast<std::uint32_t>(job.endpoints.size()), directory, clock, memory);
 }
 
 }  // namespace gradtap::actors

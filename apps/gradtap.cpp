@@ -44,6 +44,9 @@ int main(int argc, char** argv) {
   add_common(shards_command);
   auto* placement_command = app.add_subcommand("placement", "who holds which shard, and how far hand-offs are");
   add_common(placement_command);
+  auto* limits_command =
+      app.add_subcommand("limits", "every bound of the node: its value, what is in it, how often it was hit");
+  add_common(limits_command);
   auto* epoch_command = app.add_subcommand("epoch", "the epoch in force: members, and owners of each shard");
   add_common(epoch_command);
   std::uint64_t shard = 0;
@@ -288,6 +291,7 @@ int main(int argc, char** argv) {
   if (*status_command) return status(common, watch, interval_ms);
   if (*shards_command) return shards(common);
   if (*placement_command) return placement(common);
+  if (*limits_command) return limits(common);
   if (*epoch_command) return epoch(common);
   if (*version_command) return version(common, shard, version_step);
   if (*digests_command) return digests(common, from, to);

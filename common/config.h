@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -179,5 +180,7 @@ struct ConfigKeyInfo {
   std::string meaning;
 };
 [[nodiscard]] std::vector<ConfigKeyInfo> config_keys();
+// The value of a key that takes an integer ("tap.queues"; "job." names the first job); nothing: there is no such key.
+[[nodiscard]] std::optional<std::uint64_t> config_number(const NodeConfig& config, std::string_view key);
 
 }  // namespace gradtap

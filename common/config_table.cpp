@@ -1,6 +1,7 @@
 #include "common/config_table.h"
 
 #include <array>
+#include <optional>
 #include <type_traits>
 
 #include <fmt/format.h>
@@ -156,7 +157,8 @@ const std::vector<Row<NodeConfig>> kNodeRows = {
     {"limits", "pending_steps_max", "step messages that may wait for their bytes",
      GRADTAP_UINT(limits, pending_steps_max, 4, 1048576)},
     {"limits", "events", "events kept for the status API", GRADTAP_UINT(limits, events, 16, 1048576)},
-    {"limits", "memory_bytes", "memory that a job may take, for capacity; 0: three quarters of the machine's",
+    {"limits", "memory_bytes",
+     "memory that a job may take, beside the node's fixed amounts (docs/limits.md); 0: three quarters of the machine's",
      GRADTAP_UINT(limits, memory_bytes, 0, 64 * kTi)},
     {"limits", "admission", "true: a job that does not fit is refused at attach; false: it is admitted and named",
      BoolField<NodeConfig>{+[](NodeConfig& config) -> bool& { return config.limits.admission; }}},
@@ -308,6 +310,28 @@ std::vector<ConfigKeyInfo> config_keys() {
   for (const auto& row : config_detail::node_rows()) keys.push_back(config_detail::describe(row, node));
   for (const auto& row : config_detail::job_rows()) keys.push_back(config_detail::describe(row, job));
   return keys;
+}
+
+namespace {
+
+template <class Owner>
+std::optional<std::uint64_t> number_of(std::span<const config_detail::Row<Owner>> rows, Owner owner,
+                                       std::string_view key) {
+  for (const auto& row : rows) {
+    const auto* field = std::get_if<config_detail::UintField<Owner>>(&row.field);
+    const bool named = key.starts_with(row.section) && key.substr(row.section.size()).starts_with('.') &&
+                       key.substr(row.section.size() + 1) == row.key;
+    if (field != nullptr && named) return field->at(owner);
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+std::optional<std::uint64_t> config_number(const NodeConfig& config, std::string_view key) {
+  if (key.starts_with("job.") && !config.jobs.empty())
+    return number_of(config_detail::job_rows(), config.jobs.front(), key);
+  return number_of(config_detail::node_rows(), config, key);
 }
 
 std::vector<ConfigKeyInfo> cluster_config_keys() {

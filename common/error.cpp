@@ -136,6 +136,8 @@ std::string_view error_name(ErrorCode code) {
       return "UNSUPPORTED";
     case ErrorCode::kCapacityExceeded:
       return "CAPACITY_EXCEEDED";
+    case ErrorCode::kMemoryExhausted:
+      return "MEMORY_EXHAUSTED";
     case ErrorCode::kPeerMalformed:
       return "PEER_MALFORMED";
     case ErrorCode::kPeerRefused:

@@ -86,6 +86,7 @@ enum class ErrorCode : std::uint16_t {
   kTimeout = 510,
   kUnsupported = 511,
   kCapacityExceeded = 512,
+  kMemoryExhausted = 513,
   // node link
   kPeerMalformed = 520,
   kPeerRefused = 521,
@@ -134,3 +135,11 @@ using Status = std::expected<void, Error>;
     if (auto gradtap_try_status = (expr); !gradtap_try_status)              \
       return std::unexpected<::gradtap::Error>(gradtap_try_status.error()); \
   } while (false)
+
+// Declares NAME as a reference to the value of EXPR (a Result), or returns its error.
+// NOLINTBEGIN(bugprone-macro-parentheses): a declared name takes none.
+#define GRADTAP_LET(name, expr)                                                        \
+  auto name##_result = (expr);                                                         \
+  if (!name##_result) return std::unexpected<::gradtap::Error>(name##_result.error()); \
+  auto& name = *name##_result
+// NOLINTEND(bugprone-macro-parentheses)

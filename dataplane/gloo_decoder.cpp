@@ -8,6 +8,7 @@ GlooDecoder::GlooDecoder(const GlooDecoderConfig& config, FlowDirectory& directo
                          std::uint16_t queue)
     : config_(config), directory_(directory), clock_(clock), queue_(queue) {
   budget_.limit = config.total_reorder_bytes;
+  budget_.memory = config.memory;
 }
 
 FlowContext GlooDecoder::context(SegmentSink& sink) {

@@ -25,7 +25,8 @@ struct GlooDecoderConfig {
   GlooFlowConfig flow;
   ChecksumPolicy checksum = ChecksumPolicy::kRequired;
   std::uint64_t total_reorder_bytes = std::uint64_t{64} << 20;  // of all flows of this queue
-  std::uint32_t max_connections = 4096;                         // of this queue
+  std::shared_ptr<MemoryLedger> memory = nullptr;
+  std::uint32_t max_connections = 4096;  // of this queue
 };
 
 struct GlooDecoderCounters {

@@ -63,6 +63,7 @@ nlohmann::json GlooDecoder::status() const {
           {"connections", counters_.connections},
           {"refused_connections", counters_.refused_connections},
           {"waiting_bytes", waiting_bytes()},
+          {"waiting_refused", budget_.refused},
           {"decoder", flow_counters_json(counters_.flow)},
           {"flows", flows_json(report())}};
 }

@@ -11,15 +11,20 @@
 #include <cstdint>
 #include <cstring>
 #include <memory>
+#include <utility>
 #include <vector>
+
+#include "common/memory_ledger.h"
 
 namespace gradtap::dataplane {
 
 class LimboBudget {
  public:
-  explicit LimboBudget(std::size_t limit_bytes) : limit_(limit_bytes) {}
+  // `memory` may be null: the limit alone counts.
+  explicit LimboBudget(std::size_t limit_bytes, std::shared_ptr<MemoryLedger> memory = nullptr)
+      : limit_(limit_bytes), memory_(std::move(memory)) {}
   [[nodiscard]] bool reserve(std::size_t bytes) {
-    if (bytes > limit_ - used_) {
+    if (bytes > limit_ - used_ || (memory_ && !memory_->take(MemoryAccount::kLimbo, bytes))) {
       ++refused_;
       return false;
     }
@@ -27,7 +32,10 @@ class LimboBudget {
     peak_ = std::max(peak_, used_);
     return true;
   }
-  void release(std::size_t bytes) { used_ -= bytes; }
+  void release(std::size_t bytes) {
+    used_ -= bytes;
+    if (memory_) memory_->give_back(MemoryAccount::kLimbo, bytes);
+  }
   [[nodiscard]] std::size_t used() const { return used_; }
   [[nodiscard]] std::size_t peak() const { return peak_; }
   [[nodiscard]] std::size_t limit() const { return limit_; }
@@ -35,6 +43,7 @@ class LimboBudget {
 
  private:
   std::size_t limit_;
+  std::shared_ptr<MemoryLedger> memory_;
   std::size_t used_ = 0;
   std::size_t peak_ = 0;
   std::uint64_t refused_ = 0;

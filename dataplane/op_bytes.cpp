@@ -1,6 +1,7 @@
 #include "dataplane/op_bytes.h"
 
 #include <cstdlib>
+#include <utility>
 
 namespace gradtap::dataplane {
 namespace {
@@ -11,12 +12,20 @@ PooledBuffer::~PooledBuffer() {
   if (pool_) pool_->give_back(data_, capacity_);
 }
 
-std::shared_ptr<OpBufferPool> OpBufferPool::create(std::size_t limit_bytes) {
-  return std::shared_ptr<OpBufferPool>(new OpBufferPool(limit_bytes));
+std::shared_ptr<OpBufferPool> OpBufferPool::create(std::size_t limit_bytes, std::shared_ptr<MemoryLedger> memory) {
+  return std::shared_ptr<OpBufferPool>(new OpBufferPool(limit_bytes, std::move(memory)));
 }
 
 OpBufferPool::~OpBufferPool() {
-  for (const Idle& idle : idle_) std::free(idle.data);
+  while (!idle_.empty()) free_idle();
+}
+
+void OpBufferPool::free_idle() {
+  const Idle oldest = idle_.front();
+  idle_.erase(idle_.begin());
+  usage_.idle_bytes -= oldest.capacity;
+  std::free(oldest.data);
+  if (memory_) memory_->give_back(MemoryAccount::kOps, oldest.capacity);
 }
 
 PooledBuffer OpBufferPool::acquire(std::size_t bytes) {
@@ -36,17 +45,21 @@ PooledBuffer OpBufferPool::acquire(std::size_t bytes) {
     usage_.in_use_bytes += capacity;
     return {shared_from_this(), found.data, capacity};
   }
-  while (!idle_.empty() && usage_.in_use_bytes + usage_.idle_bytes + capacity > usage_.limit_bytes) {
-    usage_.idle_bytes -= idle_.front().capacity;
-    std::free(idle_.front().data);
-    idle_.erase(idle_.begin());
-  }
+  while (!idle_.empty() && usage_.in_use_bytes + usage_.idle_bytes + capacity > usage_.limit_bytes) free_idle();
   if (usage_.in_use_bytes + capacity > usage_.limit_bytes) {
     ++usage_.refused;
     return {};
   }
+  while (memory_ && !memory_->take(MemoryAccount::kOps, capacity)) {
+    if (idle_.empty()) {
+      ++usage_.refused;
+      return {};
+    }
+    free_idle();
+  }
   auto* data = static_cast<std::uint8_t*>(std::aligned_alloc(64, capacity));
   if (data == nullptr) {
+    if (memory_) memory_->give_back(MemoryAccount::kOps, capacity);
     ++usage_.refused;
     return {};
   }

@@ -1,10 +1,10 @@
 // OpBytes: the final bytes of one op, immutable, handed from assembly to whoever needs them; OpBufferPool: the memory
 // they live in.
 //
-// Purpose: memory for op buffers is reserved against one limit before it is allocated, and reused.
-// Ownership: the pool is shared; a PooledBuffer returns to it when it dies. Threads: a buffer may die on any thread
-// (the last owner of an OpBytes lets go), so the pool locks, once per op, never per packet.
-// Failure behaviour: at the limit acquire() gives an empty buffer and counts it; nothing throws.
+// Purpose: memory for op buffers is taken from one limit, and from the node's ledger, before it is allocated, and
+// reused. Ownership: the pool is shared; a PooledBuffer returns to it when it dies. Threads: a buffer may die on any
+// thread (the last owner of an OpBytes lets go), so the pool locks, once per op, never per packet. Failure behaviour:
+// at the limit acquire() gives an empty buffer and counts it; nothing throws.
 #pragma once
 
 #include <cstddef>
@@ -14,6 +14,8 @@
 #include <span>
 #include <utility>
 #include <vector>
+
+#include "common/memory_ledger.h"
 
 namespace gradtap::dataplane {
 
@@ -49,7 +51,9 @@ class PooledBuffer {
 
 class OpBufferPool : public std::enable_shared_from_this<OpBufferPool> {
  public:
-  [[nodiscard]] static std::shared_ptr<OpBufferPool> create(std::size_t limit_bytes);
+  // `memory` may be null: the limit alone counts.
+  [[nodiscard]] static std::shared_ptr<OpBufferPool> create(std::size_t limit_bytes,
+                                                            std::shared_ptr<MemoryLedger> memory = nullptr);
   ~OpBufferPool();
   OpBufferPool(const OpBufferPool&) = delete;
   OpBufferPool& operator=(const OpBufferPool&) = delete;
@@ -68,13 +72,17 @@ class OpBufferPool : public std::enable_shared_from_this<OpBufferPool> {
 
  private:
   friend class PooledBuffer;
-  explicit OpBufferPool(std::size_t limit_bytes) { usage_.limit_bytes = limit_bytes; }
+  OpBufferPool(std::size_t limit_bytes, std::shared_ptr<MemoryLedger> memory) : memory_(std::move(memory)) {
+    usage_.limit_bytes = limit_bytes;
+  }
+  void free_idle();
   void give_back(std::uint8_t* data, std::size_t capacity);
 
   struct Idle {
     std::uint8_t* data;
     std::size_t capacity;
   };
+  const std::shared_ptr<MemoryLedger> memory_;
   mutable std::mutex mutex_;
   std::vector<Idle> idle_;
   Usage usage_;

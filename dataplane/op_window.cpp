@@ -12,8 +12,8 @@ constexpr std::size_t kMaxReports = 1024;
 OpWindow::OpWindow(const OpWindowConfig& config, std::shared_ptr<const Schedule> schedule)
     : config_(config),
       schedule_(std::move(schedule)),
-      pool_(OpBufferPool::create(config.window_bytes)),
-      limbo_(config.limbo_bytes) {
+      pool_(OpBufferPool::create(config.window_bytes, config.memory)),
+      limbo_(config.limbo_bytes, config.memory) {
   config_.window_ops = std::max<std::uint32_t>(config_.window_ops, 1);
 }
 

@@ -34,6 +34,7 @@ struct OpWindowConfig {
   std::uint32_t closed_ops = 4096;  // remembered so that their late bytes open nothing
   std::uint32_t max_comms = 64;
   OpBufferLimits op;
+  std::shared_ptr<MemoryLedger> memory = nullptr;
 };
 
 struct ProvenFlow {

@@ -22,7 +22,8 @@ struct Frame {
 struct PortCounters {
   std::uint64_t frames = 0;
   std::uint64_t bytes = 0;
-  std::uint64_t oversized = 0;  // refused: larger than the buffer, or captured shorter than on the wire
+  std::uint64_t oversized = 0;   // refused: larger than the buffer, or captured shorter than on the wire
+  std::uint64_t no_buffers = 0;  // polls that found nothing, while no packet buffer was free
 };
 
 class Port {

@@ -29,15 +29,12 @@ bool ReorderStore::insert(std::uint64_t position, ByteSpan bytes) {
     const std::uint64_t stop = it == blocks_.end() ? end : std::min(end, it->first);
     const std::size_t size = stop - at;
     // Filling many small gaps at once may need more blocks than was tested above.
-    if (cost_ + size + kBlockOverhead > window_bytes_ || budget_->used + size + kBlockOverhead > budget_->limit) {
-      return false;
-    }
+    if (cost_ + size + kBlockOverhead > window_bytes_ || !budget_->take(size + kBlockOverhead)) return false;
     auto memory = std::make_shared_for_overwrite<std::uint8_t[]>(size);
     std::memcpy(memory.get(), bytes.data() + (at - position), size);
     const std::uint8_t* data = memory.get();
     blocks_.emplace(at, Block{std::move(memory), data, size, size + kBlockOverhead});
     cost_ += size + kBlockOverhead;
-    budget_->used += size + kBlockOverhead;
     at = stop;
   }
   return true;
@@ -89,7 +86,7 @@ void ReorderStore::erase_before(std::uint64_t position) {
     const std::uint64_t stop = it->first + it->second.size;
     if (stop <= position) {
       cost_ -= it->second.cost;
-      budget_->used -= it->second.cost;
+      budget_->give_back(it->second.cost);
       blocks_.erase(it);
       continue;
     }

@@ -2,15 +2,17 @@
 //
 // Purpose: bounded, position-addressed copies of payload. Blocks are reference-counted so that segments cut from them
 // outlive the store. Invariants: blocks never overlap (the first copy of a byte wins); bytes() <= window and the
-// shared budget is never exceeded. Failure behaviour: insert() returns false and stores nothing when a bound is hit.
-// One thread.
+// shared budget is never exceeded. Failure behaviour: insert() returns false when a bound is hit; it may have stored a
+// leading part, and the same bytes may be given again. One thread.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <memory>
 
 #include "common/bytes.h"
+#include "common/memory_ledger.h"
 #include "dataplane/segment_sink.h"
 
 namespace gradtap::dataplane {
@@ -19,6 +21,21 @@ namespace gradtap::dataplane {
 struct StoreBudget {
   std::uint64_t limit = 0;
   std::uint64_t used = 0;
+  std::uint64_t refused = 0;
+  std::shared_ptr<MemoryLedger> memory = nullptr;  // null: the limit alone counts
+
+  [[nodiscard]] bool take(std::uint64_t bytes) {
+    if (used + bytes > limit || (memory && !memory->take(MemoryAccount::kReorder, bytes))) {
+      ++refused;
+      return false;
+    }
+    used += bytes;
+    return true;
+  }
+  void give_back(std::uint64_t bytes) {
+    used -= bytes;
+    if (memory) memory->give_back(MemoryAccount::kReorder, bytes);
+  }
 };
 
 class ReorderStore {

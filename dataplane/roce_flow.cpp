@@ -36,7 +36,7 @@ RoceFlow::RoceFlow(const RoceFlowConfig& config, StoreBudget& budget)
     : config_(config), budget_(&budget), recent_(std::bit_ceil(std::max<std::uint32_t>(config.recent_messages, 2))) {}
 
 RoceFlow::~RoceFlow() {
-  budget_->used -= store_cost_;
+  budget_->give_back(store_cost_);
 }
 
 std::uint64_t RoceFlow::unwrap(std::uint32_t psn) const {
@@ -399,10 +399,8 @@ void RoceFlow::store(std::uint64_t psn, const RoceFrame& frame, RoceFlowContext&
     hole_since_packets_ = context.packets;
   }
   const std::uint64_t cost = frame.payload.size() + kWaitingOverhead;
-  const auto fits = [&] {
-    return store_cost_ + cost <= config_.reorder_window_bytes && budget_->used + cost <= budget_->limit;
-  };
-  if (!fits()) {
+  const auto taken = [&] { return store_cost_ + cost <= config_.reorder_window_bytes && budget_->take(cost); };
+  if (!taken()) {
     ++context.counters.window_hits;
     settle(context, true);
     if (psn <= next_) {  // what it waited for was given up
@@ -412,7 +410,7 @@ void RoceFlow::store(std::uint64_t psn, const RoceFrame& frame, RoceFlowContext&
         place(*extent, psn, frame, context);
       return;
     }
-    if (!fits()) {
+    if (!taken()) {
       ++context.counters.unplaceable;
       return;
     }
@@ -426,13 +424,12 @@ void RoceFlow::store(std::uint64_t psn, const RoceFrame& frame, RoceFlowContext&
   }
   store_.emplace(psn, std::move(waiting));
   store_cost_ += cost;
-  budget_->used += cost;
   ++context.counters.stored;
 }
 
 void RoceFlow::drop(Store::iterator at) {
   store_cost_ -= at->second.cost;
-  budget_->used -= at->second.cost;
+  budget_->give_back(at->second.cost);
   store_.erase(at);
 }
 

@@ -13,6 +13,7 @@ std::size_t RoceFlowTable::KeyHash::operator()(const Key& key) const noexcept {
 
 RoceFlowTable::RoceFlowTable(const RoceFlowTableConfig& config, RoceFlowUser& user) : config_(config), user_(user) {
   budget_.limit = config.total_reorder_bytes;
+  budget_.memory = config.memory;
 }
 
 RoceFlowTable::Entry* RoceFlowTable::open(const RoceFrame& frame, std::uint32_t epoch, std::uint64_t now_ns) {

@@ -23,6 +23,7 @@ namespace gradtap::dataplane {
 struct RoceFlowTableConfig {
   RoceFlowConfig flow;
   std::uint64_t total_reorder_bytes = std::uint64_t{64} << 20;
+  std::shared_ptr<MemoryLedger> memory = nullptr;
   std::uint32_t max_flows = 65536;
   bool forget = false;  // flows that have ended, and idle ones when there is no room
   std::uint64_t idle_ms = 10'000;

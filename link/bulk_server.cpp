@@ -21,8 +21,8 @@ std::unexpected<Error> unexpected_frame(FrameType found, std::string_view expect
 class Serving {
  public:
   Serving(SocketStream& stream, const std::string& peer, const BulkHandler& handler, const LinkLimits& limits,
-          LinkCounters& counters)
-      : stream_(stream), peer_(peer), handler_(handler), limits_(limits), counters_(counters) {}
+          LinkCounters& counters, MemoryLedger& memory)
+      : stream_(stream), peer_(peer), handler_(handler), limits_(limits), counters_(counters), memory_(memory) {}
 
   // One request and its answer. An error ends the connection.
   Status serve_one() {
@@ -36,6 +36,7 @@ class Serving {
     if (!header) return std::unexpected<Error>(header.error());
     counters_.requests.add();
     if (header->body_bytes > limits_.body_bytes_max) {
+      counters_.refused_large.add();
       // Unread bytes of the body would follow: the connection cannot go on.
       const Error error{ErrorCode::kRequestTooLarge,
                         "the body of a request is too large",
@@ -45,6 +46,11 @@ class Serving {
                         "send less at once"};
       GRADTAP_TRY(send_fault(error));
       return std::unexpected<Error>(error);
+    }
+    const auto lease = memory_.lease(MemoryAccount::kPeers, header->body_bytes, "the body of a peer's request");
+    if (!lease) {
+      GRADTAP_TRY(send_fault(lease.error()));
+      return std::unexpected<Error>(lease.error());
     }
     BulkRequest request;
     request.kind = static_cast<BulkKind>(header->kind);
@@ -146,13 +152,14 @@ class Serving {
   const BulkHandler& handler_;
   const LinkLimits& limits_;
   LinkCounters& counters_;
+  MemoryLedger& memory_;
 };
 
 }  // namespace
 
 void serve_bulk(SocketStream& stream, const std::string& peer, const BulkHandler& handler, const LinkLimits& limits,
-                LinkCounters& counters) {
-  Serving serving(stream, peer, handler, limits, counters);
+                LinkCounters& counters, MemoryLedger& memory) {
+  Serving serving(stream, peer, handler, limits, counters, memory);
   for (;;) {
     const Status served = serving.serve_one();
     if (served) continue;

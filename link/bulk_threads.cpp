@@ -31,7 +31,7 @@ void BulkThreads::start(int socket, Session session, const std::string& peer, st
   Served& served = served_.emplace_back();
   served.thread = std::thread([this, &served, peer, stream = std::move(stream), place = std::move(place)]() mutable {
     if (registry_.add(stream.get())) {
-      serve_bulk(*stream, peer, options_.handler, options_.limits, counters_);
+      serve_bulk(*stream, peer, options_.handler, options_.limits, counters_, *options_.memory);
       registry_.remove(stream.get());
     }
     stream.reset();

@@ -26,6 +26,7 @@ struct LinkCounters {
         refused_address(registry.counter("link.refused_address")),
         refused_hello(registry.counter("link.refused_hello")),
         refused_busy(registry.counter("link.refused_busy")),
+        refused_large(registry.counter("link.refused_large")),
         refused_no_certificate(registry.counter("link.refused_no_certificate")),
         refused_authority(registry.counter("link.refused_authority")),
         refused_expired(registry.counter("link.refused_expired")),
@@ -65,6 +66,7 @@ struct LinkCounters {
   Counter& refused_address;  // source address of no member
   Counter& refused_hello;    // malformed, another cluster, another name
   Counter& refused_busy;     // a bound on connections was reached
+  Counter& refused_large;    // bodies and answers beyond their bound
   Counter& refused_no_certificate;
   Counter& refused_authority;   // a certificate of no authority of this cluster, or one not meant for this
   Counter& refused_expired;     // or not valid yet

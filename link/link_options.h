@@ -8,6 +8,7 @@
 
 #include "common/event_ring.h"
 #include "common/ids.h"
+#include "common/memory_ledger.h"
 #include "common/metrics.h"
 #include "link/bulk_request.h"
 #include "link/identity.h"
@@ -48,7 +49,9 @@ struct NodeLinkOptions {
   std::uint16_t control_target = 0;  // loopback port of this node's middleman; 0: set later
   LinkLimits limits;
   MetricsRegistry* metrics = nullptr;  // needed; outlives the link
-  EventRing* events = nullptr;         // refusals are told here, at most one a second
+  // Bodies of requests and gathered answers are taken from it.
+  std::shared_ptr<MemoryLedger> memory = std::make_shared<MemoryLedger>();
+  EventRing* events = nullptr;  // refusals are told here, at most one a second
 };
 
 }  // namespace gradtap::link

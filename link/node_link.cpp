@@ -330,9 +330,22 @@ Result<NodeLink::Answer> NodeLink::call(const std::string& peer, const BulkReque
       peer, request,
       [&](std::uint64_t index, std::vector<std::uint8_t>&& bytes) -> Status {
         if (index == request.first_chunk) answer.bytes.clear();
-        if (bytes.size() > bytes_max - answer.bytes.size())
+        if (bytes.size() > bytes_max - answer.bytes.size()) {
+          impl_->counters.refused_large.add();
           return fail(ErrorCode::kLimitReached, "the answer of a peer is too large", peer,
                       fmt::format("at most {} bytes", bytes_max), "more", "raise link.answer_bytes_max");
+        }
+        const std::size_t needed = answer.bytes.size() + bytes.size();
+        if (needed > answer.bytes.capacity()) {
+          // Both stand while the one is copied into the other.
+          const std::size_t room = std::max(needed, std::min<std::size_t>(2 * answer.bytes.capacity(), bytes_max));
+          GRADTAP_LET(lease, impl_->options.memory->lease(MemoryAccount::kPeers, room, "the answer of a peer"));
+          std::vector<std::uint8_t> roomier;
+          roomier.reserve(room);
+          roomier.insert(roomier.end(), answer.bytes.begin(), answer.bytes.end());
+          answer.bytes = std::move(roomier);
+          answer.memory = std::move(lease);
+        }
         answer.bytes.insert(answer.bytes.end(), bytes.begin(), bytes.end());
         return {};
       },

@@ -5,11 +5,12 @@
 // options.events outlive it. Threads: call() and fetch() from any thread, they block; the handler runs on the link's
 // threads, several at once; start, stop and destruction by one owner (stop() waits for handlers that run). Invariants:
 // only members of the same cluster file, from their own addresses and, with identities, with a certificate of their
-// name, are listened to; every buffer, wait and number of connections is bounded by LinkLimits. New certificates are
-// found while it runs: connections made from then on show them, and older ones are replaced without losing a byte.
-// Failure behaviour: a stopped peer is PEER_UNREACHABLE at once, a frozen one TIMEOUT at the deadline (or at
-// connect_timeout_ms, when no connection was open); a connection that breaks under an answer is replaced, and the
-// answer goes on at the first chunk that is missing, until the deadline. A request may reach the peer more than once.
+// name, are listened to; every buffer, wait and number of connections is bounded by LinkLimits, what is gathered also
+// by the node's memory. New certificates are found while it runs: connections made from then on show them, and older
+// ones are replaced without losing a byte. Failure behaviour: a stopped peer is PEER_UNREACHABLE at once, a frozen one
+// TIMEOUT at the deadline (or at connect_timeout_ms, when no connection was open); a connection that breaks under an
+// answer is replaced, and the answer goes on at the first chunk that is missing, until the deadline. A request may
+// reach the peer more than once.
 #pragma once
 
 #include <cstdint>
@@ -32,6 +33,7 @@ class NodeLink {
   struct Answer {
     std::string meta;
     std::vector<std::uint8_t> bytes;
+    MemoryLease memory;  // of the bytes
   };
 
   [[nodiscard]] static Result<std::unique_ptr<NodeLink>> start(NodeLinkOptions options);

@@ -81,4 +81,12 @@ Result<JobPlan> plan_from_record(const schema::LineageRecord& record) {
   return plan;
 }
 
+std::uint64_t gradient_bytes(const JobPlan& plan, ShardId shard) {
+  return plan.shards.shards()[shard].elements * sizeof(float);
+}
+
+std::uint64_t state_bytes(const JobPlan& plan, ShardId shard) {
+  return gradient_bytes(plan, shard) * (1 + plan.schema.optimizer.kinds.size());
+}
+
 }  // namespace gradtap::recovery

@@ -37,6 +37,10 @@ struct JobPlan {
 };
 using JobPlanPtr = std::shared_ptr<const JobPlan>;
 
+// Bytes of a shard's parameters and optimizer state in memory, and of one gradient of it.
+[[nodiscard]] std::uint64_t state_bytes(const JobPlan& plan, ShardId shard);
+[[nodiscard]] std::uint64_t gradient_bytes(const JobPlan& plan, ShardId shard);
+
 // The attach message of rank 0, parsed and checked against the node's configuration. The recipe is not known yet.
 [[nodiscard]] Result<JobPlan> plan_from_attach(const std::string& attach_json, const std::string& job_name,
                                                std::uint32_t world, std::uint64_t shard_elements);

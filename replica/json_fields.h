@@ -34,11 +34,3 @@ using Json = nlohmann::json;
 [[nodiscard]] std::unexpected<Error> json_wrong(std::string_view where, std::string_view expected, const Json& value);
 
 }  // namespace gradtap::replica
-
-// Declares NAME as a reference to the value of EXPR (a Result), or returns its error.
-// NOLINTBEGIN(bugprone-macro-parentheses): a declared name takes none.
-#define GRADTAP_LET(name, expr)                                                        \
-  auto name##_result = (expr);                                                         \
-  if (!name##_result) return std::unexpected<::gradtap::Error>(name##_result.error()); \
-  auto& name = *name##_result
-// NOLINTEND(bugprone-macro-parentheses)

@@ -33,6 +33,10 @@ namespace gradtap::storage {
 
 using Mark = schema::MarkRecord;
 
+// Upper bound of what an open store keeps in memory: write buffers, block caches, tables (rocks.cpp), and what one
+// commit writes at once.
+inline constexpr std::uint64_t kStoreMemoryBytes = std::uint64_t{128} << 20;
+
 struct StoreOptions {
   std::string path;
   std::uint64_t chunk_bytes = std::uint64_t{4} << 20;       // plain bytes of one value, 4 KiB..16 MiB
@@ -145,6 +149,9 @@ class ShardStore {
   [[nodiscard]] Result<std::vector<StepNumber>> full_steps(const JobId& job, LineageId lineage, ShardId shard) const;
   [[nodiscard]] Result<std::vector<std::uint8_t>> read_log(const JobId& job, LineageId lineage, ShardId shard,
                                                            StepNumber step) const;
+  // Length of that record; 0 when there is none, or nothing in it.
+  [[nodiscard]] Result<std::uint64_t> log_bytes(const JobId& job, LineageId lineage, ShardId shard,
+                                                StepNumber step) const;
   [[nodiscard]] Result<std::vector<FullPartInfo>> full_parts(const JobId& job, LineageId lineage, ShardId shard,
                                                              StepNumber step) const;
   [[nodiscard]] Result<std::vector<std::uint8_t>> read_full(const JobId& job, LineageId lineage, ShardId shard,

@@ -158,6 +158,21 @@ Result<std::vector<std::uint8_t>> ShardStore::read_log(const JobId& job, Lineage
   return impl_->read_record({job, lineage, shard, step, kKindGradient, 0});
 }
 
+Result<std::uint64_t> ShardStore::log_bytes(const JobId& job, LineageId lineage, ShardId shard, StepNumber step) const {
+  std::uint64_t bytes = 0;
+  const std::string first = encode(ChunkKey{job, lineage, shard, step, kKindGradient, 0});
+  const std::string prefix = first.substr(0, kShardKeyBytes + sizeof step + sizeof kKindGradient);
+  const std::unique_ptr<rocksdb::Iterator> it(impl_->db->NewIterator({}, impl_->dig));
+  for (it->Seek(first); it->Valid() && it->key().starts_with(prefix); it->Next()) {
+    const auto entry = parse_digest_entry(span(it->value()));
+    if (!entry || entry->stored_bytes < kChunkHeaderBytes)
+      return fail(ErrorCode::kStoreCorrupt, "digest entry is malformed", printable(prefix));
+    bytes += entry->stored_bytes - kChunkHeaderBytes;
+  }
+  if (!it->status().ok()) return read_failed(it->status(), printable(prefix));
+  return bytes;
+}
+
 Result<std::vector<std::uint8_t>> ShardStore::read_full(const JobId& job, LineageId lineage, ShardId shard,
                                                         StepNumber step, std::uint8_t kind) const {
   if (kind < kKindFullFirst)

@@ -88,7 +88,7 @@ def short_system():
             ("trainer_kill", ["short"], 300), ("point_damage", ["short"], 240), ("publish_faults", ["short"], 240),
             ("nccl_live", ["short"], 240), ("link_security", ["short"], 240), ("scale_short", [], 240),
             ("scale_chaos", ["--seed", "4"], 240), ("admission", [], 120), ("user_cases", ["short"], 180),
-            ("doctor", [], 120), ("gateway_attack", ["short"], 120)]
+            ("doctor", [], 120), ("gateway_attack", ["short"], 120), ("limits", [], 120)]
 
 
 def long_system():

@@ -52,6 +52,19 @@ std::string wall_time(std::uint64_t wall_ms) {
   return fmt::format("{}.{:03}Z", text, wall_ms % 1000);
 }
 
+// What of a node's memory is taken, and by what.
+void print_memory(const json& memory) {
+  fmt::print("\n{:<14} {:>16} {:>16} {:>10}\n", "memory, bytes", "taken", "at most so far", "refused");
+  const json accounts = field(memory, "accounts");
+  if (accounts.is_object())
+    for (const auto& [name, account] : accounts.items())
+      fmt::print("{:<14} {:>16} {:>16} {:>10}\n", name, number(account, "in_use_bytes"), number(account, "peak_bytes"),
+                 number(account, "refused"));
+  fmt::print("{:<14} {:>16} {:>16} {:>10}  of {}; the process takes {}\n", "together", number(memory, "in_use_bytes"),
+             number(memory, "peak_bytes"), number(memory, "refused"), number(memory, "limit_bytes"),
+             number(memory, "resident_bytes"));
+}
+
 std::string names_in(const json& list) {
   std::string names;
   if (list.is_array())
@@ -136,6 +149,33 @@ int epoch(const Common& common) {
     for (const json& node : objects(answer, "answered"))
       if (number(node, "epoch") != number(answer, "epoch"))
         fmt::print("  {} has epoch {} in force\n", text(node, "node"), number(node, "epoch"));
+    return 0;
+  });
+}
+
+int limits(const Common& common) {
+  const NodeClient client(common.endpoint, common.access, kClusterTimeoutMs);
+  return show(common, client.get("/v1/limits"), [&](const json& answer) {
+    if (common.json) return 0;
+    const std::string asked = text(answer, "node");
+    for (const json& node : objects(answer, "nodes")) {
+      const bool whole = text(node, "node") == asked;
+      if (whole)
+        fmt::print("{:<34} {:>16} {:<22} {:>14} {:>10}  {}\n", "limit of " + asked, "value", "", "used", "hit", "key");
+      else
+        fmt::print("hit on {}:\n", text(node, "node"));
+      std::size_t shown = 0;
+      for (const json& row : objects(node, "limits")) {
+        if (!whole && number(row, "hits") == 0) continue;
+        ++shown;
+        const std::string key = text(row, "key");
+        fmt::print("{:<34} {:>16} {:<22} {:>14} {:>10}  {}\n", text(row, "name"), step_or_dash(row, "limit"),
+                   text(row, "unit"), step_or_dash(row, "used"), step_or_dash(row, "hits"),
+                   key.empty() ? "built in" : key);
+      }
+      if (shown == 0) fmt::print("  none\n");
+      if (whole) print_memory(field(node, "memory"));
+    }
     return 0;
   });
 }

@@ -31,6 +31,7 @@ int status(const Common& common, bool watch, unsigned interval_ms);
 int shards(const Common& common);
 int placement(const Common& common);
 int version(const Common& common, std::uint64_t shard, std::uint64_t step);
+int limits(const Common& common);
 int epoch(const Common& common);
 int digests(const Common& common, std::uint64_t from, std::uint64_t to);
 int events(const Common& common);

@@ -138,13 +138,18 @@ class DpdkPort : public Port {
       sum.bytes += queue.bytes.load(std::memory_order_relaxed);
       sum.oversized += queue.oversized.load(std::memory_order_relaxed);
     }
+    sum.no_buffers = no_buffers_.load(std::memory_order_relaxed);
     return sum;
   }
   [[nodiscard]] std::string describe() const override { return description_; }
 
  protected:
   std::uint16_t receive(std::uint16_t queue, std::span<rte_mbuf*> mbufs) {
-    return rte_eth_rx_burst(device_.port, queue, mbufs.data(), static_cast<std::uint16_t>(mbufs.size()));
+    const std::uint16_t count =
+        rte_eth_rx_burst(device_.port, queue, mbufs.data(), static_cast<std::uint16_t>(mbufs.size()));
+    // The driver does not count it.
+    if (count == 0 && rte_mempool_empty(device_.pool) != 0) no_buffers_.fetch_add(1, std::memory_order_relaxed);
+    return count;
   }
   // Fills `out` with the frames that are whole; the others are freed. is_cut(i): mbuf i was captured shorter than it
   // was.
@@ -174,6 +179,7 @@ class DpdkPort : public Port {
 
  private:
   std::vector<QueueCounters> counters_;
+  std::atomic<std::uint64_t> no_buffers_{0};
   std::string description_;
 };
 

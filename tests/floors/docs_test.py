@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""Lists in the documents follow the code: gap reasons, links between files, what the live page advises.
+"""Lists in the documents follow the code: gap reasons, metrics, limits, links between files, what the live page advises.
 
 Usage: docs_test.py [SOURCE_DIR]
 """
@@ -7,6 +7,8 @@ import json
 import os
 import re
 import sys
+
+import user_cases_test
 
 ROOT = os.path.abspath(sys.argv[1] if len(sys.argv) > 1 else os.path.join(os.path.dirname(__file__), "..", ".."))
 SKIP = {"build", ".git", ".demo"}
@@ -98,6 +100,34 @@ def metrics():
     return wrong
 
 
+def limit_rows():
+    """{name: key of the configuration, or None} of actors/limit_table.cpp."""
+    source = read("actors/limit_table.cpp")
+    found = dict(re.findall(r'LimitRow\{\s*"([^"]+)",\s*"[^"]+",\s*"([^"]*)"', source))
+    assert len(found) == source.count("LimitRow{"), "a row of actors/limit_table.cpp is not read"
+    return {name: key.replace("cluster:", "") for name, key in found.items()}
+
+
+def limits():
+    """Every limit stands in docs/limits.md with its key and a test that hits it."""
+    code = limit_rows()
+    part = read("docs/limits.md").split("\n## The limits\n")[1]
+    told = re.findall(r"^\| ([^|]+) \| [^|]+ \| (`[\w.]+`|built in: \d+) \| [^|]+ \| [^|]+ \| (.+) \|$", part, re.M)
+    known, wrong = user_cases_test.Known(), []
+    for name, value, shown in told:
+        if name not in code:
+            wrong.append("docs/limits.md: there is no limit %s" % name)
+        elif value.startswith("`") != bool(code[name]) or (code[name] and value != "`%s`" % code[name]):
+            wrong.append("docs/limits.md: %s is not %s" % (name, value))
+        tests = user_cases_test.TEST.findall(shown)
+        if not tests:
+            wrong.append("docs/limits.md: no test hits %s" % name)
+        wrong += ["docs/limits.md: there is no test %s: %s" % (s, n) for s, n in tests if not known.has_test(s, n)]
+    wrong += ["docs/limits.md: %s is missing" % n for n in sorted(set(code) - {t[0] for t in told})]
+    keys = re.findall(r"^\| `([a-z_]+\.?[a-z_]+)` \|", read("docs/configuration.md"), re.M)
+    return wrong + ["actors/limit_table.cpp: there is no key %s" % k for k in sorted(set(code.values()) - {""} - set(keys))]
+
+
 def links():
     wrong = []
     for path, folders, names in os.walk(ROOT):
@@ -119,7 +149,7 @@ def main():
     assert advice("x\n## Verified behind training\n### A_B (1)\n**Seen** s.\n**Means** m\nn. **Do** see [x](y.md), `z`.\n"
                   "\n## Durable\n### C (2)\n**Seen** s **Means** c **Do** d") == {
         "A_B": {"means": "m n.", "does": "see x, z."}, "C": {"means": "c", "does": "d"}}
-    wrong = gap_reasons() + page_advice() + metrics() + links()
+    wrong = gap_reasons() + page_advice() + metrics() + limits() + links()
     print("\n".join(wrong) if wrong else "docs: lists and links follow the code")
     return 1 if wrong else 0
 

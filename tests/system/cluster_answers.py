@@ -102,15 +102,25 @@ def is_stopped(node):
         return f.read().rpartition(")")[2].split()[0] == "T"
 
 
+def hits(node, limit):
+    answer = node.get("/v1/limits")
+    own = next(n for n in answer["nodes"] if n["node"] == node.name)
+    return next(row["hits"] for row in own["limits"] if row["name"] == limit)
+
+
 def silent_is_absent(cluster, victim, job, step):
     """A node that is stopped, with its connections open: every other one answers in time, and lists it."""
     others = [n for n in cluster.nodes if n is not victim]
     paths = questions(cluster, 3, step)
+    before = {n.name: hits(n, "silence of a peer") for n in others}
     os.killpg(victim.child.pid, signal.SIGSTOP)
     try:
         harness.wait_until("%s stopped" % victim.name, 5, lambda: is_stopped(victim))
         answers = ask_all(others, paths)
         require(is_stopped(victim), "%s goes on: somebody else continued it" % victim.name)
+        harness.wait_until("its silence to be counted", cluster.down_after + 10,
+                           lambda: all(hits(n, "silence of a peer") > before[n.name] for n in others))
+        require(all(hits(n, "question to an actor") > 0 for n in others), "nobody was counted as absent")
     finally:
         os.killpg(victim.child.pid, signal.SIGCONT)
     for (name, what), (answer, seconds) in answers.items():

@@ -170,4 +170,22 @@ TEST_CASE("bytes that are no chunk at all are refused") {
   CHECK(loader->chunks() <= 5);
 }
 
+TEST_CASE("a baseline that the node's memory cannot hold is refused before anything is allocated") {
+  const JobPlanPtr plan = test::plan_of(test::three_shards(test::sgd()));
+  std::uint64_t whole = 0;  // parameters and momentum
+  for (const replica::ShardRange& range : plan->shards.shards()) whole += range.elements * 4 * 2;
+  const auto tight = std::make_shared<MemoryLedger>(whole - 1);
+  const auto refused = BaselineLoader::create(plan, tight);
+  REQUIRE_FALSE(refused);
+  CHECK(refused.error().code == ErrorCode::kMemoryExhausted);
+  CHECK(tight->total().in_use_bytes == 0);
+  const auto enough = std::make_shared<MemoryLedger>(whole);
+  {
+    const auto loader = BaselineLoader::create(plan, enough);
+    REQUIRE(loader);
+    CHECK(enough->usage(MemoryAccount::kShards).in_use_bytes == whole);
+  }
+  CHECK(enough->total().in_use_bytes == 0);
+}
+
 }  // namespace gradtap::actors

@@ -31,6 +31,7 @@ struct BulkRig {
   std::shared_ptr<test::Log<SideEntriesPtr>> fed = std::make_shared<test::Log<SideEntriesPtr>>();
   std::shared_ptr<test::Script<Outcome>> outcomes = std::make_shared<test::Script<Outcome>>();
   std::vector<HttpRequest> forwarded_here;
+  std::shared_ptr<MemoryLedger> memory = std::make_shared<MemoryLedger>(std::uint64_t{1} << 30);
   HttpAnswer http{202, R"({"ok": 1})"};
   FeedActor feed =
       test::spawn_fake<FeedActor>(system, [fed = fed, outcomes = outcomes](side_atom, const SideEntriesPtr& entries) {
@@ -48,6 +49,7 @@ struct BulkRig {
     options.retention = retention;
     options.baseline = baseline;
     options.feed = feed;
+    options.memory = memory;
     options.side_channel = [this](HttpRequest&& request) {
       forwarded_here.push_back(std::move(request));
       return http;
@@ -268,6 +270,46 @@ TEST_CASE("another job, and kinds that nobody answers, are refused") {
   CHECK(rig.refused(request) == ErrorCode::kJobUnknown);
   for (const std::uint16_t kind : {0, 6, 7, 8, 65'535})
     CHECK(rig.refused(BulkRig::request(static_cast<BulkKind>(kind))) == ErrorCode::kRequestMalformed);
+}
+
+TEST_CASE("an answer is taken from the node's memory while it is sent, and refused when none is left") {
+  BulkRig rig;
+  rig.job.base(1);
+  rig.job.step(1, true, true);
+  const BulkRequest gradient = BulkRig::request(BulkKind::kGradient, 1, 1);
+  const BulkRequest version = BulkRig::request(BulkKind::kFullVersion, 1);
+  const std::uint64_t bytes = rig.job.plan->shards.shards()[1].elements * 4;
+  for (const BulkRequest& wanted : {gradient, version}) {
+    auto source = rig.handler("tap1", BulkRequest(wanted));
+    REQUIRE_MESSAGE(source, source.error().text());
+    CHECK(rig.memory->usage(MemoryAccount::kPeers).in_use_bytes >= bytes);
+    source->reset();
+    CHECK(rig.memory->usage(MemoryAccount::kPeers).in_use_bytes == 0);
+  }
+  const std::uint64_t free = rig.memory->limit_bytes();
+  REQUIRE(rig.memory->take(MemoryAccount::kShards, free - bytes + 1));
+  CHECK(rig.refused(gradient) == ErrorCode::kMemoryExhausted);
+  CHECK(rig.refused(version) == ErrorCode::kMemoryExhausted);
+  rig.memory->give_back(MemoryAccount::kShards, 1);
+  CHECK(rig.ask(gradient));
+  CHECK(rig.refused(version) == ErrorCode::kMemoryExhausted);
+  rig.side.message(1, 0, {});
+  rig.memory->give_back(MemoryAccount::kShards, free - bytes);
+  CHECK(rig.ask(BulkRig::request(BulkKind::kSideScan)));
+  REQUIRE(rig.memory->take(MemoryAccount::kShards, free));
+  CHECK(rig.refused(BulkRig::request(BulkKind::kSideScan)) == ErrorCode::kMemoryExhausted);
+  rig.memory->give_back(MemoryAccount::kShards, free);
+  // A baseline in hand that no owner here changes is copied while it is sent.
+  rig.baseline->begin(1);
+  rig.baseline->put(2, {7, rig.job.digests[2].at(0), nullptr, rig.job.shards[2]});
+  BulkRequest held = BulkRig::request(BulkKind::kFullVersion, 2);
+  held.argument = 7;
+  const auto answer = rig.ask(held);
+  REQUIRE(answer);
+  const auto values = bytes_of(rig.job.arrays[2].at(0)[0]);
+  REQUIRE(answer->bytes.size() > values.size());
+  CHECK(std::memcmp(answer->bytes.data(), values.data(), values.size()) == 0);
+  CHECK(rig.memory->total().in_use_bytes == 0);
 }
 
 }  // namespace gradtap::actors

@@ -95,6 +95,20 @@ TEST_CASE("a layout that is not known is asked for, and its step bound when it c
   CHECK_FALSE(rig.gap(GapReason::kLayoutUnknown));
 }
 
+TEST_CASE("layouts beyond the bound make another one go, counted") {
+  CoordinationConfig config;
+  config.layouts_max = 2;
+  CoordinationRig rig(config);
+  const auto binding = [&] { return rig.core.status()["binding"]; };
+  rig.give_layout();
+  for (const auto& buckets : {std::vector<std::vector<std::uint32_t>>{{0}, {1, 2}}, {{0, 1}, {2}}, {{1}, {0, 2}}}) {
+    rig.layout = test::layout_of(*rig.plan, buckets);
+    rig.give_layout();
+    CHECK(binding()["layouts"] == 2);
+  }
+  CHECK(binding()["layouts_evicted"] == 2);
+}
+
 TEST_CASE("ops that come after the step message are waited for") {
   CoordinationRig rig;
   rig.give_layout();

@@ -188,6 +188,31 @@ TEST_CASE("DELETE, with a length and without one, on one connection") {
   CHECK(server.server->requests() == 4);
 }
 
+TEST_CASE("a body for which no memory is left is refused unread, and taken once there is some") {
+  HttpServerOptions options;
+  options.memory = std::make_shared<MemoryLedger>(10'000);
+  const auto memory = options.memory;
+  Server server(options);
+  Client client(server.port());
+  const std::string body(2000, 'x');
+  client.send(request("PUT", "/chunk", body));  // in three copies
+  CHECK(starts_with(client.answer(2s), "HTTP/1.1 200"));
+  CHECK(memory->usage(MemoryAccount::kRequests).peak_bytes == 6000);
+  // It is given back after the answer has gone.
+  for (int i = 0; i < 5000 && memory->total().in_use_bytes > 0; ++i) std::this_thread::sleep_for(1ms);
+  REQUIRE(memory->take(MemoryAccount::kShards, 4001));
+  client.send(fmt::format("PUT /chunk HTTP/1.1\r\nHost: x\r\nContent-Length: {}\r\n\r\n", body.size()));
+  const std::string refused = client.answer(2s);
+  CHECK(starts_with(refused, "HTTP/1.1 503"));
+  CHECK(refused.find("MEMORY_EXHAUSTED") != std::string::npos);
+  CHECK(memory->usage(MemoryAccount::kRequests).refused == 1);
+  memory->give_back(MemoryAccount::kShards, 4001);
+  Client other(server.port());
+  other.send(request("PUT", "/chunk", body));
+  CHECK(starts_with(other.answer(2s), "HTTP/1.1 200"));
+  CHECK(server.seen.size() == 2);
+}
+
 TEST_CASE("a body over the limit is refused before it is read, and the server lives on") {
   HttpServerOptions options;
   options.body_bytes_max = 10'000;

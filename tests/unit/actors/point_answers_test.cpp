@@ -126,4 +126,27 @@ TEST_CASE("what is only read answers to GET alone") {
       CHECK(node.ask(method, path).status == 404);
 }
 
+TEST_CASE("no more points are read at once than the bound, nor than the memory holds; the others are told so") {
+  const auto store = std::make_shared<storage::test::MemoryStore>();
+  PointAnswersOptions options{"gpt", store};
+  options.streams_max = 0;  // as if all places were taken
+  options.turn_wait = std::chrono::milliseconds(10);
+  options.memory = std::make_shared<MemoryLedger>(100);
+  options.read_bytes = [] { return std::uint64_t{60}; };
+  const auto memory = options.memory;
+  PointAnswers points(std::move(options));
+  HttpRequest request;
+  request.path = "/v1/jobs/gpt/points/1/7/state";
+  const auto late = points.stream(request, {"points", "1", "7", "state"});
+  REQUIRE_FALSE(late);
+  CHECK(late.error().code == ErrorCode::kNodeBusy);
+  CHECK(points.refused() == 1);
+  CHECK(memory->total().in_use_bytes == 0);
+  REQUIRE(memory->take(MemoryAccount::kShards, 41));
+  const auto full = points.stream(request, {"points", "1", "7", "state"});
+  REQUIRE_FALSE(full);
+  CHECK(full.error().code == ErrorCode::kMemoryExhausted);
+  CHECK(memory->usage(MemoryAccount::kPoints).refused == 1);
+}
+
 }  // namespace gradtap::actors

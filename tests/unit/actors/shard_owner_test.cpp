@@ -25,12 +25,14 @@ struct OwnerRig {
   std::shared_ptr<replica::Shard> twin = test::fresh_shard(*plan, 1);  // what it should become
   OwnerActor owner;
 
-  explicit OwnerRig(std::uint64_t full_every = 64, std::uint64_t flush_queue = 2) {
+  explicit OwnerRig(std::uint64_t full_every = 64, std::uint64_t flush_queue = 2,
+                    std::shared_ptr<MemoryLedger> memory = std::make_shared<MemoryLedger>()) {
     ShardOwnerOptions options;
     options.plan = plan;
     options.shard = test::fresh_shard(*plan, 1);
     options.full_every_steps = full_every;
     options.flush_queue_steps = flush_queue;
+    options.memory = std::move(memory);
     owner = spawn_shard_owner(system, std::move(options));
   }
   ~OwnerRig() { keeper.end(owner); }
@@ -333,6 +335,39 @@ TEST_CASE("contributions are held for so many steps after the version, and not f
   const json status = rig.keeper.status(rig.owner);
   CHECK(status["pending"] == 3);
   CHECK(status["dropped_contributions"] == 3);
+}
+
+TEST_CASE("without memory for a copy the first version waits, and a later one comes with a later step") {
+  // Parameters and momentum of shard 1, in bytes.
+  const JobPlanPtr plan = test::plan_of(test::three_shards(test::sgd()));
+  const std::uint64_t copy = plan->shards.shards()[1].elements * 4 * 2;
+  const auto memory = std::make_shared<MemoryLedger>(2 * copy);
+  REQUIRE(memory->take(MemoryAccount::kOps, copy + 1));
+  OwnerRig rig(4, 100, memory);  // full versions at steps 1, 5, 9
+  rig.wire();
+  CHECK(rig.coordinator.expect<Applied>(applied_atom_v).step == 0);
+  rig.all_of(1);
+  CHECK(rig.nothing_applied());
+  CHECK(rig.keeper.status(rig.owner)["waits_for_memory"].get<int>() > 0);
+  CHECK(memory->usage(MemoryAccount::kVersions).refused > 0);
+  memory->give_back(MemoryAccount::kOps, copy + 1);
+  {
+    const ShardRecordPtr base = rig.keeper.expect_record();
+    CHECK(base->step == 0);
+    CHECK_FALSE(base->commit.full.empty());
+    CHECK(memory->usage(MemoryAccount::kVersions).in_use_bytes == copy);
+    REQUIRE(memory->take(MemoryAccount::kOps, copy));
+    rig.durable(0);
+    // Step 1 is due to bring a full version, and has no memory for it: its log goes on without.
+    CHECK(rig.expect_applied(1)->commit.full.empty());
+  }
+  memory->give_back(MemoryAccount::kOps, copy);
+  rig.all_of(2);
+  const ShardRecordPtr late = rig.expect_applied(2);
+  CHECK_FALSE(late->commit.full.empty());
+  rig.all_of(3);
+  CHECK(rig.expect_applied(3)->commit.full.empty());
+  CHECK(memory->usage(MemoryAccount::kVersions).peak_bytes <= 2 * copy);
 }
 
 }  // namespace gradtap::actors

@@ -13,8 +13,9 @@ struct RetentionRig {
   test::Contributor contributor{plan, test::layout_of(*plan, {{2}, {1, 0}})};
   TapRetention retention;
 
-  explicit RetentionRig(std::uint64_t bytes_max = std::uint64_t{1} << 30, StepNumber reference_steps = 2)
-      : retention(bytes_max, reference_steps) {
+  explicit RetentionRig(std::uint64_t bytes_max = std::uint64_t{1} << 30, StepNumber reference_steps = 2,
+                        std::shared_ptr<MemoryLedger> memory = std::make_shared<MemoryLedger>())
+      : retention(bytes_max, reference_steps, std::move(memory)) {
     retention.begin(plan);
   }
   void add(StepNumber step, std::uint32_t bucket, ShardId shard, LineageId lineage = 1, std::uint64_t order = 1,
@@ -148,6 +149,31 @@ TEST_CASE("a new lineage lets go of the one before; the same one again does not"
   rig.add(1, 0, 1, 2);
   rig.add(1, 1, 1, 2);
   CHECK(rig.retention.gradient(2, 1, 1) == test::gradient_bytes(*next, 1, 1));
+}
+
+TEST_CASE("without memory for a copy the oldest step makes room, then the one that would be copied goes") {
+  const std::uint64_t one = RetentionRig().bytes_of(1);
+  const auto ledger = std::make_shared<MemoryLedger>(2 * one);
+  {
+    RetentionRig rig(std::uint64_t{1} << 30, 1, ledger);
+    for (StepNumber step = 1; step <= 4; ++step) rig.whole(step, 1);
+    // Steps 3 and 4 are references, 1 and 2 copies.
+    CHECK(ledger->usage(MemoryAccount::kRetention).in_use_bytes == 2 * one);
+    rig.whole(5, 1);
+    CHECK_FALSE(rig.has(1, 1));
+    for (StepNumber step = 2; step <= 5; ++step) CHECK(rig.has(step, 1));
+    CHECK(rig.retention.counters().evicted == 1);
+    CHECK(ledger->usage(MemoryAccount::kRetention).in_use_bytes == rig.retention.counters().bytes);
+    rig.retention.release(1, 1, 3);
+    CHECK(ledger->usage(MemoryAccount::kRetention).in_use_bytes == 0);
+    REQUIRE(ledger->take(MemoryAccount::kShards, 2 * one));
+    rig.whole(6, 1);  // now 4 would be copied, and nothing older is there to make room
+    CHECK_FALSE(rig.has(4, 1));
+    CHECK(rig.has(5, 1));
+    CHECK(rig.retention.counters().evicted == 2);
+    ledger->give_back(MemoryAccount::kShards, 2 * one);
+  }
+  CHECK(ledger->total().in_use_bytes == 0);
 }
 
 }  // namespace gradtap::actors

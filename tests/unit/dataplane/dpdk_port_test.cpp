@@ -194,7 +194,6 @@ TEST_CASE("af_packet port: frames of a veth pair, on two queues") {
             static_cast<ssize_t>(frame.size()));
     sent.emplace(frame.begin(), frame.end());
   }
-  close(fd);
   std::set<std::string> received;
   std::set<int> queues;
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(5);
@@ -213,6 +212,25 @@ TEST_CASE("af_packet port: frames of a veth pair, on two queues") {
   }
   CHECK(received == sent);
   CHECK(queues.size() == 2);
+  CHECK((*port)->counters().no_buffers == 0);
+
+  // Whoever gives nothing back has no buffer for the next frame: it waits, which is counted.
+  std::vector<Frame> held;
+  const auto patience = std::chrono::steady_clock::now() + std::chrono::seconds(5);
+  while ((*port)->counters().no_buffers == 0 && std::chrono::steady_clock::now() < patience) {
+    const auto frame = make_frame(FrameSpec{});
+    (void)sendto(fd, frame.data(), frame.size(), 0, reinterpret_cast<sockaddr*>(&to), sizeof to);
+    for (std::uint16_t queue = 0; queue < 2; ++queue) {
+      std::array<Frame, 32> frames;
+      const auto count = (*port)->rx_burst(queue, frames);
+      held.insert(held.end(), frames.begin(), frames.begin() + count);
+    }
+  }
+  close(fd);
+  CHECK((*port)->counters().no_buffers > 0);
+  CHECK(held.size() > 3000);
+  CHECK(held.size() <= 4096);
+  (*port)->release(held);
 }
 
 }  // namespace
