@@ -50,7 +50,7 @@ void ask_peers(AdminPointer self, const std::string& what, const std::string& ar
     self->state.absences += absent.size();
     answer(std::move(answers), std::move(absent));
   };
-  self->request(state.wiring->membership, kAdminDeadline, ask_atom_v, what, argument)
+  self->request(state.wiring->membership, self->state.options.deadlines.whole(), ask_atom_v, what, argument)
       .then([deliver](const HttpAnswer& got) { deliver(json::parse(got.body, nullptr, false)); },
             [deliver](const caf::error&) { deliver(json::object()); });
 }

@@ -1,9 +1,8 @@
 // Admin: answers for every actor of the node.
 //
-// Purpose: fan a question out, to the actors here and to the peers' admin actors, with a 1 s deadline, and merge the
-// answers (cluster_answer.h); who does not answer is listed under "absent", never waited for. Deadlines grow from the
-// inside out (an actor here, this node as a peer, the members together, the whole), so that one actor that hangs costs
-// its own part only. Owns nothing but handles. Thread: its own.
+// Purpose: fan a question out, to the actors here and to the peers' admin actors, with a deadline, and merge the
+// answers (cluster_answer.h); who does not answer is listed under "absent", never waited for. Owns nothing but handles.
+// Thread: its own.
 #pragma once
 
 #include <functional>
@@ -11,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "actors/answer_deadlines.h"
 #include "actors/cluster_state.h"
 #include "actors/interfaces.h"
 #include "actors/tap_retention.h"
@@ -37,7 +37,8 @@ struct AdminOptions {
   std::function<bool()> capacity_measured;        // its rates are known
   std::shared_ptr<const MemoryLedger> memory;     // may be null
   std::shared_ptr<const TapRetention> retention;  // may be null
-  NodeConfig config;                              // for the limits
+  AnswerDeadlines deadlines{};
+  NodeConfig config;  // for the limits
   ClusterConfig cluster_config;
 };
 

@@ -53,7 +53,7 @@ void ask_with(AdminPointer self, const PartsPtr& gathering, const Handle& target
               const Question&... question) {
   if (!target) return;
   ++gathering->open;
-  self->request(target, kAdminActorDeadline, question...)
+  self->request(target, self->state.options.deadlines.actor(), question...)
       .then(
           [gathering, label](const ActorStatus& status) {
             json body = json::parse(status.json, nullptr, false);
@@ -72,7 +72,7 @@ void ask(AdminPointer self, const PartsPtr& gathering, const Handle& target, con
 void ask_placement(AdminPointer self, const PartsPtr& gathering) {
   if (!self->state.wiring->coordinator) return;
   ++gathering->open;
-  self->request(self->state.wiring->coordinator, kAdminActorDeadline, placement_atom_v)
+  self->request(self->state.wiring->coordinator, self->state.options.deadlines.actor(), placement_atom_v)
       .then(
           [self, gathering](const PlacementViewPtr& view) {
             gathering->answers.emplace_back("placement", to_json(*view, self->state.options.cluster->names()));
@@ -267,7 +267,7 @@ void own_shards(AdminPointer self, Answer answer) {
 
 void own_digests(AdminPointer self, std::uint64_t from, std::uint64_t to, Answer answer) {
   if (!self->state.wiring->coordinator) return answer(json{{"digests", json::array()}});
-  self->request(self->state.wiring->coordinator, kAdminActorDeadline, digests_atom_v, from, to)
+  self->request(self->state.wiring->coordinator, self->state.options.deadlines.actor(), digests_atom_v, from, to)
       .then([answer](const HttpAnswer& got) { answer(json::parse(got.body, nullptr, false)); },
             [self, answer](const caf::error&) {
               ++self->state.absences;

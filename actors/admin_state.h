@@ -13,10 +13,6 @@
 
 namespace gradtap::actors {
 
-// An actor here < this node as a peer (peer.cpp) < one member (membership.cpp) < the members together.
-inline constexpr std::chrono::milliseconds kAdminActorDeadline{700};
-inline constexpr std::chrono::milliseconds kAdminDeadline{1000};
-
 struct AdminState {
   static inline const char* name = "admin";
   AdminOptions options;

@@ -19,12 +19,10 @@
 
 namespace gradtap::actors {
 
-inline constexpr std::uint64_t kGatewayDeadlineMs = 4000;
-
 struct GatewayOptions {
   HttpServerOptions http;
-  std::string job;                                 // the job this node protects
-  std::uint64_t deadline_ms = kGatewayDeadlineMs;  // of an actor's answer
+  std::string job;                   // the job this node protects
+  std::uint64_t deadline_ms = 4000;  // of an actor's answer
   SideChannelActor side_channel;
   AdminActor admin;
   std::function<WiringPtr()> wiring;  // the actors in force

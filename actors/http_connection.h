@@ -1,6 +1,6 @@
 // HttpConnection: one accepted socket as the HTTP library's stream, with bounds that the library lacks.
 //
-// Purpose: a head has at most kHeadBytesMax bytes, a request one deadline as a whole (a body earns more time by the MiB
+// Purpose: a head has at most head_bytes, a request one deadline as a whole (a body earns more time by the MiB
 // that arrive), a write its own. Ownership: owns the socket. Threads: the one that serves it; the table may shut it
 // down. Failure behaviour: read and write answer -1, and the connection ends after that request. Internal to the
 // server.

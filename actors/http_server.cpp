@@ -129,6 +129,7 @@ class BoundedServer final : public httplib::Server {
       : table_(table), counters_(counters) {
     limits_.request = std::chrono::milliseconds(options.request_timeout_ms);
     limits_.idle = kKeepAlive;
+    limits_.head_bytes = options.head_bytes_max;
   }
   // httplib asks for a backlog of 5.
   void widen_backlog() { (void)::listen(svr_sock_.load(), kBacklog); }

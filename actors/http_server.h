@@ -4,9 +4,9 @@
 // Threads: start and stop by one owner; handlers run on the server's own threads, up to connections_max at once; where
 // there are more, the one that has waited longest gives way (connection_table.h). Invariants: whoever is not admitted
 // is answered before a byte of the body is read; a body above body_bytes_max is refused with 413, a packed one with 415
-// and one without a length with 411; a head has 64 KiB at most; a request has a deadline as a whole, and each write
-// one; a body for which no memory is left is refused with 503 before it is read. Failure behaviour: a handler never
-// throws; what it answers is sent.
+// and one without a length with 411; a head has head_bytes_max at most; a request has a deadline as a whole, and each
+// write one; a body for which no memory is left is refused with 503 before it is read. Failure behaviour: a handler
+// never throws; what it answers is sent.
 #pragma once
 
 #include <atomic>
@@ -28,6 +28,7 @@ struct HttpServerOptions {
   std::uint16_t port = 0;  // 0: any free one
   unsigned connections_max = 64;
   std::size_t body_bytes_max = 16u << 20;
+  std::size_t head_bytes_max = 64u << 10;
   unsigned request_timeout_ms = 5000;
   std::shared_ptr<MemoryLedger> memory = std::make_shared<MemoryLedger>();  // bodies are taken from it
 };
@@ -69,7 +70,7 @@ class HttpServer {
   [[nodiscard]] std::uint64_t waits_for_thread() const;  // connections that found every thread busy
   [[nodiscard]] std::uint64_t dropped() const;           // connections that gave way to newer ones
   [[nodiscard]] std::uint64_t late() const;              // requests that did not come to their end in time
-  [[nodiscard]] std::uint64_t long_heads() const;        // heads of more than 64 KiB
+  [[nodiscard]] std::uint64_t long_heads() const;        // heads of more than head_bytes_max
 
  private:
   struct Impl;

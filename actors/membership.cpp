@@ -19,7 +19,6 @@ using nlohmann::json;
 constexpr std::chrono::milliseconds kTick{200};
 constexpr std::chrono::milliseconds kConnectDeadline{3000};
 constexpr std::chrono::milliseconds kHelloDeadline{2000};
-constexpr std::chrono::milliseconds kAskDeadline{900};
 constexpr std::chrono::milliseconds kUploadDeadline{60'000};
 constexpr std::chrono::milliseconds kSyncDeadline{120'000};
 constexpr std::size_t kAnswerBytesMax = std::size_t{16} << 20;  // of one member; what is longer is no answer
@@ -280,7 +279,7 @@ caf::result<HttpAnswer> ask_all(MembershipPointer self, const std::string& what,
     const Member& entry = self->state.members[member];
     if (!entry.peer || self->state.options.cluster->is_out(member)) continue;
     ++gathering->open;
-    self->request(entry.peer, kAskDeadline, ask_atom_v, what, argument)
+    self->request(entry.peer, self->state.options.deadlines.member(), ask_atom_v, what, argument)
         .then(
             [gathering, close_one, name = self->state.options.cluster->name(member)](const std::string& text) mutable {
               json body = text.size() <= kAnswerBytesMax ? json::parse(text, nullptr, false) : json();
@@ -309,8 +308,8 @@ caf::result<HttpAnswer> ask_one(MembershipPointer self, MemberIndex member, cons
     open->second.promise.deliver(std::move(answer));
     self->state.asks.erase(open);
   };
-  self->request(state.members[member].peer, what == "upload" ? kUploadDeadline : kAskDeadline, ask_atom_v, what,
-                argument)
+  self->request(state.members[member].peer, what == "upload" ? kUploadDeadline : state.options.deadlines.member(),
+                ask_atom_v, what, argument)
       .then([settle](const std::string& text) { settle(HttpAnswer{200, text}); },
             [settle, self](const caf::error& error) {
               settle(http_error(

@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "actors/answer_deadlines.h"
 #include "actors/cluster_state.h"
 #include "actors/interfaces.h"
 #include "actors/peer_codec.h"
@@ -29,6 +30,7 @@ struct MembershipOptions {
   std::function<std::string()> hello;        // who this node is
   std::string cluster_digest;                // hex; who says another one belongs to another cluster
   std::function<StepNumber()> stored_step;   // every owner here has its shard durable at it
+  AnswerDeadlines deadlines{};
 };
 
 [[nodiscard]] MembershipActor spawn_membership(caf::actor_system& system, MembershipOptions options);
@@ -37,6 +39,7 @@ struct MembershipOptions {
 struct PeerOptions {
   std::function<WiringPtr()> wiring;
   std::function<std::string()> hello;
+  AnswerDeadlines deadlines{};
 };
 [[nodiscard]] PeerActor spawn_peer(caf::actor_system& system, PeerOptions options);
 

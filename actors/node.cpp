@@ -32,9 +32,6 @@ namespace gradtap::actors {
 
 namespace {
 
-constexpr std::uint64_t kForwardTimeoutMs = 4000;
-constexpr std::uint64_t kStopFlushMs = 5000;  // a disk that hangs does not keep the node from ending
-
 std::unique_ptr<caf::actor_system_config> actor_config(const ClusterState& cluster) {
   auto config = std::make_unique<caf::actor_system_config>();
   // Low wake-up latency and few threads: the ranks of a small rig share these cores.
@@ -122,6 +119,7 @@ Status Node::Impl::start_tap_actors(Wiring& next) {
     options.window.window_bytes = config.assembly.window_bytes / assemblers;
     options.window.window_ops = static_cast<std::uint32_t>(config.assembly.window_ops);
     options.window.limbo_bytes = config.assembly.limbo_bytes / assemblers;
+    options.window.op.max_intervals = static_cast<std::uint32_t>(config.assembly.fragments_max);
     options.window.memory = memory;
     options.retention = retention;
     next.assemblers.push_back(spawn_assembler(*system, std::move(options)));
@@ -162,6 +160,7 @@ Status Node::Impl::start_actors() {
   keeping.store = store;
   keeping.kill_points = &kill_points;
   keeping.keep_fulls = config.store.keep_fulls;
+  keeping.retry_ms_max = config.store.retry_ms_max;
   keeping.objects = objects;
   keeping.node_name = config.node.name;
   keeping.clock = clock;
@@ -180,6 +179,7 @@ Status Node::Impl::start_actors() {
                               [this] { return capacity->measured(); },
                               memory,
                               retention,
+                              AnswerDeadlines(config.limits.answer_timeout_ms),
                               config,
                               cluster->config()};
   next->admin = spawn_admin(*system, std::move(administration));
@@ -212,6 +212,7 @@ Status Node::Impl::start_actors() {
   };
   side.admission.terms = admission_terms(config, job);
   side.admission.own = [this] { return capacity->shape(); };
+  side.admission.rates_wait_ms = config.limits.rates_wait_ms;
   side.admission.measured = [this] { return capacity->measured(); };
   side.on_base_durable = [this] { baseline->begin(0); };
   side.memory = memory;
@@ -224,6 +225,7 @@ Status Node::Impl::start_actors() {
     publishing.interval_steps = job.publish_interval_steps;
     publishing.points_kept = config.objects.points_kept;
     publishing.lease_timeout_ms = config.objects.lease_timeout_ms;
+    publishing.retry_ms_max = config.objects.retry_ms_max;
     publishing.objects = objects;
     publishing.store = store;
     publishing.cluster = cluster;
@@ -243,6 +245,8 @@ Status Node::Impl::start_actors() {
   gate.http.body_bytes_max = config.side_channel.body_bytes_max;
   gate.http.request_timeout_ms = static_cast<unsigned>(config.side_channel.request_timeout_ms);
   gate.http.memory = memory;
+  gate.http.head_bytes_max = config.side_channel.head_bytes_max;
+  gate.deadline_ms = config.side_channel.answer_timeout_ms;
   gate.job = job.name;
   gate.side_channel = next->side_channel;
   gate.admin = next->admin;
@@ -259,10 +263,13 @@ Status Node::Impl::start_actors() {
     answering.job = job.name;
     answering.store = objects;
     answering.memory = memory;
+    answering.streams_max = static_cast<unsigned>(config.objects.readers_max);
+    answering.turn_wait = std::chrono::milliseconds(config.objects.reader_wait_ms);
     answering.read_bytes = [this] { return read_bytes(); };
     storage::LeaseTableOptions leasing;
     leasing.job = job.name;
     leasing.timeout_ms = config.objects.lease_timeout_ms;
+    leasing.leases_max = config.objects.leases_max;
     answering.leases = std::make_shared<storage::LeaseTable>(objects, clock, random, leasing);
     gate.points = std::make_shared<PointAnswers>(std::move(answering));
   }
@@ -317,6 +324,7 @@ void Node::Impl::start_peers(Wiring& next) {
     members.control_ports.push_back(node_link->control_port(cluster->name(member)));
   add_replicators(next);
   members.cluster = cluster;
+  members.deadlines = AnswerDeadlines(config.limits.answer_timeout_ms);
   members.clock = clock;
   members.events = events;
   members.hello = [this] { return own_hello(); };
@@ -324,7 +332,8 @@ void Node::Impl::start_peers(Wiring& next) {
   members.stored_step = [this] { return stored_step(); };
   next.membership = spawn_membership(*system, std::move(members));
   watch_typed(next.membership, "membership");
-  peer = spawn_peer(*system, {[this] { return current_wiring(); }, [this] { return own_hello(); }});
+  peer = spawn_peer(*system, {[this] { return current_wiring(); }, [this] { return own_hello(); },
+                              AnswerDeadlines(config.limits.answer_timeout_ms)});
   watch_typed(peer, "peer");
   EpochOptions epochs;
   epochs.objects = objects;
@@ -345,7 +354,7 @@ HttpAnswer Node::Impl::forward(HttpRequest&& request) {
     return http_error({ErrorCode::kNodeBusy, "no node is the home of the job yet", {}, {}, {}, "try again"}, 503);
   link::BulkRequest forwarding = forwarded(std::move(request));
   forwarding.job = job_id(job.name);
-  const auto answer = node_link->call(cluster->name(*home), forwarding, kForwardTimeoutMs);
+  const auto answer = node_link->call(cluster->name(*home), forwarding, config.side_channel.answer_timeout_ms);
   if (!answer) return http_error(answer.error(), 503);
   return forwarded_answer(answer->meta, answer->bytes);
 }
@@ -414,7 +423,8 @@ void Node::Impl::flush_before_stop(const Wiring& current) const {
   const std::uint64_t begun = clock->monotonic_ns();
   const auto left = [&] {
     const std::uint64_t spent_ms = (clock->monotonic_ns() - begun) / 1'000'000;
-    return std::chrono::milliseconds(kStopFlushMs - std::min(kStopFlushMs, spent_ms));
+    // A disk that hangs does not keep the node from ending.
+    return std::chrono::milliseconds(config.limits.stop_flush_ms - std::min(config.limits.stop_flush_ms, spent_ms));
   };
   Outcome flushed;
   StepNumber lowest = 0;

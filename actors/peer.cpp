@@ -8,7 +8,6 @@ namespace gradtap::actors {
 
 namespace {
 
-constexpr std::chrono::milliseconds kDeadline{800};  // less than the asking node's: an error arrives, not silence
 constexpr std::size_t kQuestionBytesMax = 256;
 constexpr std::chrono::milliseconds kUploadDeadline{60'000};
 
@@ -34,7 +33,8 @@ caf::result<std::string> answer(PeerPointer self, const std::string& what, const
   if (what == "upload" && wiring && wiring->publisher)
     self->request(wiring->publisher, kUploadDeadline, upload_atom_v, argument).then(deliver, give_up);
   else if (wiring && wiring->admin && what.size() <= kQuestionBytesMax && argument.size() <= kQuestionBytesMax)
-    self->request(wiring->admin, kDeadline, ask_atom_v, what, argument).then(deliver, give_up);
+    self->request(wiring->admin, self->state.options.deadlines.peer(), ask_atom_v, what, argument)
+        .then(deliver, give_up);
   else
     promise.deliver(error_text("nobody here answers " + what.substr(0, 32)));
   return promise;

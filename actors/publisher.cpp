@@ -29,7 +29,6 @@ constexpr std::uint64_t kSyncEveryNs = 1'000'000'000;
 constexpr std::uint64_t kGiveUpNs = 10'000'000'000;
 constexpr std::uint64_t kSideMissingNs = 1'000'000'000;
 constexpr std::uint64_t kRetryMsMin = 200;
-constexpr std::uint64_t kRetryMsMax = 5000;
 
 struct PublisherState {
   static inline const char* name = "publisher";
@@ -96,7 +95,7 @@ void failed(PublisherPointer self, StepNumber step, const Error& error) {
   if (state.retry_ms == 0)
     state.options.events->add(LogLevel::kWarn, "a recovery point could not be written",
                               {{"step", step}, {"error", error.text()}});
-  state.retry_ms = std::clamp(state.retry_ms * 2, kRetryMsMin, kRetryMsMax);
+  state.retry_ms = std::clamp(state.retry_ms * 2, kRetryMsMin, state.options.retry_ms_max);
   state.not_before_ns = state.options.clock->monotonic_ns() + state.retry_ms * 1'000'000;
   GapReason reason = GapReason::kObjectStoreError;
   const char* action = "tried again after a growing pause; the last point stays";

@@ -30,6 +30,7 @@ struct PublisherOptions {
   std::uint64_t lease_timeout_ms = 600'000;
   std::uint64_t logs_max = 64;  // between a shard's full version and the point
   std::uint64_t retain_every_ms = 3000;
+  std::uint64_t retry_ms_max = 5000;
   std::shared_ptr<storage::ObjectStore> objects;
   std::shared_ptr<storage::ShardStore> store;
   std::shared_ptr<const ClusterState> cluster;

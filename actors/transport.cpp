@@ -15,6 +15,7 @@ Transport gloo_transport(const TapSection& tap, std::uint32_t world,
   config.memory = memory;
   config.checksum = tap.l4_checksum == L4Checksum::kRequired ? dataplane::ChecksumPolicy::kRequired
                                                              : dataplane::ChecksumPolicy::kOffload;
+  config.total_reorder_bytes = tap.reorder_total_bytes;
   config.flow.reorder_window_bytes = tap.reorder_window_bytes;
   config.flow.reorder_grace_ms = tap.reorder_grace_ms;
   config.flow.reorder_grace_packets = tap.reorder_grace_packets;
@@ -50,6 +51,7 @@ Result<Transport> nccl_transport(const TapSection& tap, const JobSection& job,
   config.comm.tuning.ll_max_bytes = job.nccl.ll_bytes_max;
   config.icrc =
       tap.l4_checksum == L4Checksum::kRequired ? dataplane::IcrcPolicy::kRequired : dataplane::IcrcPolicy::kIgnored;
+  config.table.total_reorder_bytes = tap.reorder_total_bytes;
   config.table.flow.reorder_window_bytes = tap.reorder_window_bytes;
   config.table.flow.reorder_grace_ms = tap.reorder_grace_ms;
   config.table.flow.reorder_grace_packets = tap.reorder_grace_packets;

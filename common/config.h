@@ -36,6 +36,7 @@ struct TapSection {
   std::uint64_t ring_frames = 4096;
   L4Checksum l4_checksum = L4Checksum::kRequired;
   std::uint64_t reorder_window_bytes = std::uint64_t{4} << 20;
+  std::uint64_t reorder_total_bytes = std::uint64_t{64} << 20;  // of all flows of a queue
   std::uint64_t reorder_grace_ms = 50;
   std::uint64_t reorder_grace_packets = 4096;
   std::uint64_t idle_sleep_us_max = 1000;
@@ -53,6 +54,7 @@ struct AssemblySection {
   std::uint64_t window_bytes = std::uint64_t{1} << 30;
   std::uint64_t window_ops = 4096;
   std::uint64_t limbo_bytes = std::uint64_t{64} << 20;
+  std::uint64_t fragments_max = 65536;
   std::uint64_t retain_bytes = std::uint64_t{1} << 30;  // applied steps, for owners that are away
   std::uint64_t credits = 256;
   std::uint64_t credit_wait_ms = 20;
@@ -69,6 +71,7 @@ struct StoreSection {
   std::uint64_t chunk_bytes = std::uint64_t{4} << 20;
   std::uint64_t min_free_bytes = std::uint64_t{1} << 30;
   std::uint64_t flush_queue_steps = 2;
+  std::uint64_t retry_ms_max = 5000;
 };
 
 struct SideChannelSection {
@@ -76,6 +79,8 @@ struct SideChannelSection {
   std::uint64_t connections_max = 64;
   std::uint64_t request_timeout_ms = 10000;
   std::uint64_t messages_lines_max = 64;
+  std::uint64_t head_bytes_max = 65536;
+  std::uint64_t answer_timeout_ms = 4000;
 };
 
 struct ClusterSection {
@@ -102,12 +107,20 @@ struct LinkSection {
   std::uint64_t credits = 64;
   std::uint64_t connections_max = 4;
   std::uint64_t answer_bytes_max = std::uint64_t{1} << 30;
+  std::uint64_t body_bytes_max = std::uint64_t{32} << 20;
+  std::uint64_t hellos_max = 64;
+  std::uint64_t hello_timeout_ms = 2000;
+  std::uint64_t breaks_max = 4;
 };
 
 struct ObjectsSection {
   std::string directory;  // empty: nothing is published
   std::uint64_t points_kept = 8;
   std::uint64_t lease_timeout_ms = 600000;
+  std::uint64_t leases_max = 64;
+  std::uint64_t readers_max = 4;
+  std::uint64_t reader_wait_ms = 30000;
+  std::uint64_t retry_ms_max = 5000;
 };
 
 struct LimitsSection {
@@ -117,6 +130,9 @@ struct LimitsSection {
   std::uint64_t events = 4096;
   std::uint64_t memory_bytes = 0;  // that jobs may take; 0: three quarters of the machine's
   bool admission = true;           // a job that cannot fit is refused
+  std::uint64_t answer_timeout_ms = 1000;
+  std::uint64_t rates_wait_ms = 5000;
+  std::uint64_t stop_flush_ms = 5000;
 };
 
 enum class WireTransport : std::uint8_t { kGloo, kNccl };

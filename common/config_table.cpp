@@ -60,6 +60,8 @@ const std::vector<Row<NodeConfig>> kNodeRows = {
      GRADTAP_CHOICE(tap, l4_checksum, kChecksums, L4Checksum)},
     {"tap", "reorder_window_bytes", "bytes of one flow that may wait for an earlier frame",
      GRADTAP_UINT(tap, reorder_window_bytes, 64 * kKi, kGi)},
+    {"tap", "reorder_total_bytes", "bytes of all flows of a queue that may wait",
+     GRADTAP_UINT(tap, reorder_total_bytes, 64 * kKi, 64 * kGi)},
     {"tap", "reorder_grace_ms", "how long a hole may still be filled by a late frame",
      GRADTAP_UINT(tap, reorder_grace_ms, 0, 60000)},
     {"tap", "reorder_grace_packets", "and how many later frames must have come",
@@ -81,6 +83,8 @@ const std::vector<Row<NodeConfig>> kNodeRows = {
     {"assembly", "window_ops", "open ops at most", GRADTAP_UINT(assembly, window_ops, 16, 1048576)},
     {"assembly", "limbo_bytes", "bytes kept of ops whose place is not known yet",
      GRADTAP_UINT(assembly, limbo_bytes, 0, 64 * kGi)},
+    {"assembly", "fragments_max", "ranges of an op that have come, with holes between them",
+     GRADTAP_UINT(assembly, fragments_max, 16, 1048576)},
     {"assembly", "retain_bytes", "bytes kept of applied steps for shard owners that are away",
      GRADTAP_UINT(assembly, retain_bytes, 0, kTi)},
     {"assembly", "credits", "bursts in flight between an ingress and an assembler",
@@ -103,6 +107,9 @@ const std::vector<Row<NodeConfig>> kNodeRows = {
     {"store", "flush_queue_steps", "verified steps that may wait for the disk",
      GRADTAP_UINT(store, flush_queue_steps, 1, 1024)},
 
+    {"store", "retry_ms_max", "longest pause before a commit that failed is tried again",
+     GRADTAP_UINT(store, retry_ms_max, 200, 600000)},
+
     {"side_channel", "body_bytes_max", "largest request body",
      GRADTAP_UINT(side_channel, body_bytes_max, 64 * kKi, kGi)},
     {"side_channel", "connections_max", "open connections", GRADTAP_UINT(side_channel, connections_max, 1, 65536)},
@@ -110,6 +117,11 @@ const std::vector<Row<NodeConfig>> kNodeRows = {
      GRADTAP_UINT(side_channel, request_timeout_ms, 100, 600000)},
     {"side_channel", "messages_lines_max", "messages of one POST",
      GRADTAP_UINT(side_channel, messages_lines_max, 1, 4096)},
+
+    {"side_channel", "head_bytes_max", "largest head of a request",
+     GRADTAP_UINT(side_channel, head_bytes_max, 4096, kMi)},
+    {"side_channel", "answer_timeout_ms", "how long the node itself may take for an answer, then NODE_BUSY",
+     GRADTAP_UINT(side_channel, answer_timeout_ms, 100, 600000)},
 
     {"cluster", "file", "the cluster file, relative to this file; empty: a cluster of this node alone",
      GRADTAP_TEXT(cluster, file, TextRule::kAny)},
@@ -144,12 +156,28 @@ const std::vector<Row<NodeConfig>> kNodeRows = {
     {"link", "answer_bytes_max", "largest answer of a peer that is taken",
      GRADTAP_UINT(link, answer_bytes_max, kMi, kTi)},
 
+    {"link", "body_bytes_max", "largest body of a peer's request", GRADTAP_UINT(link, body_bytes_max, kMi, kGi)},
+    {"link", "hellos_max", "accepted connections that have not said who they are",
+     GRADTAP_UINT(link, hellos_max, 1, 65536)},
+    {"link", "hello_timeout_ms", "an accepted connection says who it is within this",
+     GRADTAP_UINT(link, hello_timeout_ms, 50, 60000)},
+    {"link", "breaks_max", "connections that may break in a row under one call without a new chunk",
+     GRADTAP_UINT(link, breaks_max, 1, 1000)},
+
     {"objects", "directory", "directory that holds the recovery points; empty: nothing is published",
      GRADTAP_TEXT(objects, directory, TextRule::kAny)},
     {"objects", "points_kept", "newest recovery points kept, with what they need",
      GRADTAP_UINT(objects, points_kept, 1, 100000)},
     {"objects", "lease_timeout_ms", "a restore that has not renewed its lease for so long no longer keeps its point",
      GRADTAP_UINT(objects, lease_timeout_ms, 1000, 86400000)},
+
+    {"objects", "leases_max", "leases that a node keeps for restores", GRADTAP_UINT(objects, leases_max, 1, 65536)},
+    {"objects", "readers_max", "recovery points that are read through this node at once",
+     GRADTAP_UINT(objects, readers_max, 1, 256)},
+    {"objects", "reader_wait_ms", "how long a reader waits for its turn, then NODE_BUSY",
+     GRADTAP_UINT(objects, reader_wait_ms, 0, 600000)},
+    {"objects", "retry_ms_max", "longest pause before an upload that failed is tried again",
+     GRADTAP_UINT(objects, retry_ms_max, 200, 600000)},
 
     {"limits", "flows_max", "tracked flows of a queue; more are counted and ignored",
      GRADTAP_UINT(limits, flows_max, 16, 1048576)},
@@ -162,6 +190,12 @@ const std::vector<Row<NodeConfig>> kNodeRows = {
      GRADTAP_UINT(limits, memory_bytes, 0, 64 * kTi)},
     {"limits", "admission", "true: a job that does not fit is refused at attach; false: it is admitted and named",
      BoolField<NodeConfig>{+[](NodeConfig& config) -> bool& { return config.limits.admission; }}},
+    {"limits", "answer_timeout_ms", "how long the nodes together may take for an answer; who takes longer is absent",
+     GRADTAP_UINT(limits, answer_timeout_ms, 100, 60000)},
+    {"limits", "rates_wait_ms", "how long an attach with a step time waits for the measurement at the start",
+     GRADTAP_UINT(limits, rates_wait_ms, 0, 600000)},
+    {"limits", "stop_flush_ms", "how long a stop waits for what was applied to become durable",
+     GRADTAP_UINT(limits, stop_flush_ms, 0, 600000)},
 };
 
 const std::vector<Row<JobSection>> kJobRows = {

@@ -105,6 +105,10 @@ Result<NodeLinkOptions> link_options(const NodeConfig& node, const ClusterConfig
   options.limits.credits = node.link.credits;
   options.limits.connections_max = node.link.connections_max;
   options.limits.answer_bytes_max = node.link.answer_bytes_max;
+  options.limits.body_bytes_max = node.link.body_bytes_max;
+  options.limits.hellos_max = node.link.hellos_max;
+  options.limits.hello_timeout_ms = node.link.hello_timeout_ms;
+  options.limits.breaks_max = node.link.breaks_max;
   if (cluster.security == "tls") {
     options.limits.reload_interval_ms = node.security.reload_interval_ms;
     options.limits.renew_after_ms = node.security.renew_after_ms;

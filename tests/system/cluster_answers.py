@@ -120,7 +120,7 @@ def silent_is_absent(cluster, victim, job, step):
         require(is_stopped(victim), "%s goes on: somebody else continued it" % victim.name)
         harness.wait_until("its silence to be counted", cluster.down_after + 10,
                            lambda: all(hits(n, "silence of a peer") > before[n.name] for n in others))
-        require(all(hits(n, "question to an actor") > 0 for n in others), "nobody was counted as absent")
+        require(all(hits(n, "question to the nodes") > 0 for n in others), "nobody was counted as absent")
     finally:
         os.killpg(victim.child.pid, signal.SIGCONT)
     for (name, what), (answer, seconds) in answers.items():

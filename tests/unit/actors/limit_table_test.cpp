@@ -76,7 +76,7 @@ TEST_CASE("values are this node's, figures are summed over the actors of a kind,
   CHECK(at("reorder windows together", "hits").is_null());
   CHECK(at("step messages", "used") == 3);
   CHECK(at("leases", "used") == 4);
-  CHECK(at("leases", "key") == "");
+  CHECK(at("leases", "key") == "objects.leases_max");
   CHECK(at("time of a call", "hits") == 9);
   CHECK(at("job memory", "used") == 11);
   CHECK(at("job memory", "hits") == 12);
