@@ -308,6 +308,27 @@ def session_of(requests):
     raise harness.Failed("no message was recorded")
 
 
+def too_many_messages(attacker, folder, requests, node):
+    """With the right key: more messages than a post may have, and a number far beyond the last one."""
+    right, session = Key(harness.secret_file(folder, "demo")), session_of(requests)
+    body = next(data.split(b"\r\n\r\n", 1)[1] for _, target, data in requests if target.endswith("/messages"))
+    line = body.split(b"\n")[0]
+    far = dict(json.loads(line), seq=10 ** 6)
+    target = "/v1/jobs/demo/messages"
+    before = node.get("/v1/status")["actors"]["side_channel"]["refused_limit"]
+    for name, body, seq in (("REQUEST_TOO_LARGE", b"\n".join([line] * 65), json.loads(line)["seq"]),
+                            ("LIMIT_REACHED", json.dumps(far).encode(), 10 ** 6)):
+        headers = right.headers("POST", target, body, session, str(seq))
+        for _ in range(20):  # the session's own post may be on its way
+            status, answer = attacker.ask("POST", target, headers, body)
+            if status != 503:
+                break
+            time.sleep(0.05)
+        require(status in (413, 422) and answer["error"]["name"] == name, "%d %s instead of %s" % (status, answer, name))
+    after = node.get("/v1/status")["actors"]["side_channel"]["refused_limit"]
+    require(after == before + 2, "two refusals moved refused_limit from %d to %d" % (before, after))
+
+
 def gateway_counters(node):
     return node.get("/v1/status")["actors"]["gateway"]
 
@@ -330,6 +351,7 @@ def attack(length):
         session = session_of(requests_in(heard[1]))
         wrong = refused_by_name(attacker, folder, session)
         too_large_and_cut_short(attacker, folder)
+        too_many_messages(attacker, folder, requests_in(heard[1]), node)
         earlier = replay(attacker, requests_in(heard[0]))
         require(earlier["attach"] <= {409, 404, 503} and 409 in earlier["attach"] and earlier["messages"] == {409},
                 "requests of an earlier run, replayed: %s" % earlier)
