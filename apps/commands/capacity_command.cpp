@@ -44,7 +44,7 @@ constexpr std::array<NodeFlag, 18> kNodeFlags = {{
     {"--port-rate", "mirror_port_bits_per_s", 100e9, kAssumed, "bit/s of a mirror port"},
     {"--link-rate", "link_bits_per_s", 100e9, kAssumed, "bit/s between nodes"},
     {"--memory-rate", "memory_bytes_per_s", 200e9, kAssumed, "bytes/s of the node's memory, read and written"},
-    {"--disk-rate", "disk_write_bytes_per_s", 552e6, kMeasured, "bytes/s written and synced"},
+    {"--disk-rate", "disk_write_bytes_per_s", 1267e6, kMeasured, "bytes/s written and synced"},
     {"--object-rate", "object_write_bytes_per_s", 552e6, kAssumed, "bytes/s of one node into the object store"},
     {"--receive-s-per-frame", "receive_s_per_frame", 107e-9, kMeasured, "seconds of a core for a frame"},
     {"--receive-s-per-byte", "receive_s_per_byte", 0.047e-9, kMeasured, "seconds of a core for a payload byte"},
