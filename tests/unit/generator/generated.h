@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "common/random.h"
+#include "generator/fabric_faults.h"
 #include "generator/fabric_frame.h"
 
 namespace gradtap::generator {
