@@ -363,7 +363,7 @@ TEST_CASE("a store that does not answer: members stay, the command says why, and
   }
   json status = a.status();
   CHECK(status["failing"] == true);
-  CHECK(status["failures"] == 3);
+  CHECK(status["failures"] >= 3);  // it looks by itself too
   CHECK(a.cluster->epoch_number() == 1);
   CHECK(a.noted("epochs cannot be read or made") == 1);  // said once
   CHECK(status["last_error"].get<std::string>().find("the store is gone") != std::string::npos);
