@@ -164,12 +164,22 @@ int main(int argc, char** argv) {
   export_command->add_option("--lineage", point.lineage, "default: the newest one, then those it was restored from")
       ->needs(export_source);
   export_command->add_option("--step", point.step, "which step; default with --source: the newest valid point");
-  export_command->add_option("--out", out_file, "file to write")->required();
+  export_command->add_option("--out", out_file, "file to write; /dev/fd/N: an open one, in place, not synced")
+      ->required();
   export_command->add_option("--format", format, "safetensors, or torch: what plain torch.load reads")
       ->check(CLI::IsMember({"safetensors", "torch"}))
       ->needs(export_source)
       ->capture_default_str();
   export_command->add_flag("--optimizer", optimizer, "moments and counters too");
+  ExportOptions exported;
+  export_command
+      ->add_option("--threads", exported.threads,
+                   "shards of a directory rebuilt at once; default: the cores, at most 8")
+      ->check(CLI::Range(1U, 1024U));
+  export_command
+      ->add_option("--memory-mb", exported.memory_mb,
+                   "rebuilt shards kept until they are written; default: a quarter of the free memory")
+      ->check(CLI::Range(1U, 1U << 30));
 
   CapacityOptions planned;
   auto* plan_command = app.add_subcommand("plan", "questions before anything is changed: capacity");
@@ -307,7 +317,12 @@ int main(int argc, char** argv) {
   if (*export_command) {
     point.job = common.job;
     point.access = common.access;
-    if (!point.source.empty()) return export_point(point, out_file, format, optimizer);
+    if (!point.source.empty()) {
+      exported.file = out_file;
+      exported.format = format;
+      exported.optimizer = optimizer;
+      return export_point(point, exported);
+    }
     if (!point.step) {
       std::fputs("export: --step is required without --source\n", stderr);
       return 2;

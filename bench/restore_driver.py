@@ -2,11 +2,15 @@
 """A restore from a directory of recovery points against reading the same bytes. Usage: restore_driver.py [REPETITIONS]
 
 A job of two ranks publishes points of some 240 MB. Then, cold (the files' pages are dropped, by posix_fadvise, which
-needs no rights) and warm: the object files are read into a buffer; `gradtap export --optimizer` rebuilds the state of
-the newest point into one file; `gradtap.restore` brings both ranks to it, each for itself. All rates are in bytes of state
-a second, the highest and lowest of the repetitions behind the median.
+needs no rights) and warm: the object files are read into a buffer; they are read and their SHA-256 taken, by one thread:
+what any reader must do that trusts no byte; `gradtap export --optimizer` rebuilds the state of the newest point into memory,
+and into a file that it syncs; `gradtap.restore` brings both ranks to it, each for itself. All rates are in bytes of state
+a second (of objects for the first two), the highest and lowest of the repetitions behind the median; "CPU" is what the
+program used.
 """
+import hashlib
 import os
+import resource
 import statistics
 import subprocess
 import sys
@@ -37,28 +41,44 @@ def drop(files):
         os.close(fd)
 
 
-def read(files):
+def read(files, digest):
     """Seconds to read all of the files, and how many bytes that were."""
-    buffer, total, begun = bytearray(PIECE), 0, time.monotonic()
+    buffer, total, begun = memoryview(bytearray(PIECE)), 0, time.monotonic()
     for name in files:
+        whole = hashlib.sha256()
         with open(name, "rb", buffering=0) as f:
             while True:
                 got = f.readinto(buffer)
                 total += got
                 if not got:
                     break
+                if digest:
+                    whole.update(buffer[:got])
+        whole.digest()
     return time.monotonic() - begun, total
 
 
-def export(objects, folder):
+def child_cpu():
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def export(objects, folder, to_file):
+    """Seconds, CPU seconds, bytes of state."""
     out = os.path.join(folder, "state.safetensors")
-    begun = time.monotonic()
-    subprocess.run([os.path.join(harness.BIN, "gradtap"), "export", "--source", objects, "--job", "demo", "--out", out,
-                    "--optimizer"], check=True, stdout=subprocess.DEVNULL)
-    seconds = time.monotonic() - begun
-    size = os.path.getsize(out)
-    os.unlink(out)
-    return seconds, size
+    memory = -1 if to_file else os.memfd_create("state")
+    begun, used = time.monotonic(), child_cpu()
+    subprocess.run([os.path.join(harness.BIN, "gradtap"), "export", "--source", objects, "--job", "demo", "--optimizer",
+                    "--out", out if to_file else "/dev/fd/%d" % memory], check=True, stdout=subprocess.DEVNULL,
+                   pass_fds=() if to_file else (memory,))
+    seconds, used = time.monotonic() - begun, child_cpu() - used
+    if to_file:
+        size = os.path.getsize(out)
+        os.unlink(out)
+    else:
+        size = os.fstat(memory).st_size
+        os.close(memory)
+    return seconds, used, size
 
 
 def restore(r, folder, objects, number):
@@ -93,27 +113,35 @@ def main():
         files = files_of(cluster.objects)
         number = 0
         for cold in (True, False):
-            found = {"read": [], "export": [], "restore": []}
+            found = {what: [] for what in ("read", "digest", "export", "file", "restore")}
+            cpu = []
             for _ in range(repetitions):
                 for what in found:
                     if cold:
                         drop(files)
-                    if what == "read":
-                        seconds, stored = read(files)
-                    elif what == "export":
-                        seconds, size = export(cluster.objects, folder)
+                    if what in ("read", "digest"):
+                        seconds, stored = read(files, what == "digest")
+                    elif what in ("export", "file"):
+                        seconds, used, size = export(cluster.objects, folder, what == "file")
+                        cpu += [used] if what == "export" else []
                     else:
                         seconds = restore(r, folder, cluster.objects, number)
                         number += 1
                     found[what].append(seconds)
             title = "cold" if cold else "warm"
-            print("   %s: reading %s of %.0f MB in %d files; state %.0f MB" %
-                  (title, middle(found["read"], stored), stored / 1e6, len(files), size / 1e6), flush=True)
-            for what, words in (("export", "gradtap export"), ("restore", "gradtap.restore, both ranks at once, each")):
-                share = size / statistics.median(found[what]) / (stored / statistics.median(found["read"]))
-                print("   %s: %s %s: %.2f of reading (at least %.1f: %s)"
-                      % (title, words, middle(found[what], size), share, SHARE_AT_LEAST,
-                         "yes" if share >= SHARE_AT_LEAST else "NO"), flush=True)
+            for what, words in (("read", "reading"), ("digest", "reading and SHA-256, one thread")):
+                print("   %s: %s: %s of %.0f MB in %d files" % (title, words, middle(found[what], stored), stored / 1e6,
+                                                                len(files)), flush=True)
+            bytes_a_second = {what: (stored if what in ("read", "digest") else size) / statistics.median(seconds)
+                              for what, seconds in found.items()}
+            for what, words in (("export", "gradtap export into memory (%.2f s of CPU)" % statistics.median(cpu)),
+                                ("file", "gradtap export to a synced file"),
+                                ("restore", "gradtap.restore, both ranks at once, each")):
+                share = bytes_a_second[what] / bytes_a_second["read"]
+                print("   %s: %s: %s of %.0f MB: %.2f of reading (at least %.1f: %s), %.2f of reading and SHA-256"
+                      % (title, words, middle(found[what], size), size / 1e6, share, SHARE_AT_LEAST,
+                         "yes" if share >= SHARE_AT_LEAST else "NO", bytes_a_second[what] / bytes_a_second["digest"]),
+                      flush=True)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 """Builds and runs the benchmarks. bench/run.py [NAME...]; medians and ranges are printed, JSON goes to build/bench/.
 
 What a benchmark's numbers mean together is said by bench/NAME_report.py, if there is one. bench/NAME_driver.py measures a
-whole system and prints its figures itself.
+whole system and prints its figures itself; it also runs NAME_bench, if there is one.
 """
 import json
 import os
@@ -63,6 +63,8 @@ def main():
     os.makedirs(out, exist_ok=True)
     failed = []
     for name in names:
+        if os.path.exists(os.path.join(ROOT, "bench", name.removesuffix("_bench") + "_driver.py")):
+            continue  # its driver runs it
         print("== %s (load before: %s)" % (name, os.getloadavg()[0]), flush=True)
         path = os.path.join(out, name + ".json")
         done = subprocess.run([os.path.join(ROOT, "build", "bin", name), "--benchmark_out=" + path,

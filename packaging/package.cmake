@@ -1,6 +1,7 @@
 # What is installed, and the Debian package of it.
 include(GNUInstallDirs)
 install(TARGETS gradtapd gradtap RUNTIME DESTINATION bin)
+install(TARGETS gradtap_digest LIBRARY DESTINATION lib/gradtap)
 install(FILES ${PROJECT_SOURCE_DIR}/cluster-config/gradtapd.service DESTINATION lib/systemd/system)
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/cluster-config/ DESTINATION share/doc/gradtap/cluster-config
         PATTERN "gradtapd.service" EXCLUDE)

@@ -33,25 +33,26 @@ Result<StepMessagePtr> message_of(const ShardSource& source, const JobPlan& plan
   return message;
 }
 
-Status check_digest(const ShardSource& source, const JobPlan& plan, const replica::Shard& shard, StepNumber step,
-                    bool required) {
+// The digest, or nothing where none need be kept and none is.
+Result<std::optional<Sha256>> check_digest(const ShardSource& source, const JobPlan& plan, const replica::Shard& shard,
+                                           StepNumber step, bool required) {
   const auto expected = source.state_digest(shard.range().id, step);
   if (!expected) return std::unexpected(expected.error());
   const std::string where = fmt::format("lineage {} shard {} step {}", plan.lineage, shard.range().id, step);
   if (!*expected) {
-    if (!required) return {};
+    if (!required) return std::optional<Sha256>{};
     return fail(ErrorCode::kStepUnavailable, "no digest of this step is kept", where, {}, {}, "ask for another step");
   }
   const Sha256 actual = shard.digest().sha;
-  if (actual == **expected) return {};
+  if (actual == **expected) return std::optional<Sha256>(actual);
   return fail(ErrorCode::kDigestMismatch, "a rebuilt shard is not what was stored", where, to_hex(**expected),
               to_hex(actual), "keep the stored files and look at the disk: stored bytes have changed");
 }
 
 }  // namespace
 
-Result<replica::Shard> rebuild_shard(const ShardSource& source, const JobPlan& plan, ShardId shard_id,
-                                     StepNumber step) {
+Result<RebuiltShard> rebuild_with_digest(const ShardSource& source, const JobPlan& plan, ShardId shard_id,
+                                         StepNumber step) {
   if (shard_id >= plan.shards.shards().size())
     return fail(ErrorCode::kOutOfRange, "the state has no such shard", fmt::format("shard {}", shard_id),
                 fmt::format("below {}", plan.shards.shards().size()));
@@ -65,7 +66,8 @@ Result<replica::Shard> rebuild_shard(const ShardSource& source, const JobPlan& p
                 fmt::format("shard {} step {}", shard_id, step), {}, {},
                 "ask for a newer step, or raise store.keep_fulls");
   GRADTAP_LET(shard, read_full_version(source, plan, shard_id, *full));
-  GRADTAP_TRY(check_digest(source, plan, shard, *full, step == *full));
+  auto digest = check_digest(source, plan, shard, *full, step == *full);
+  if (!digest) return std::unexpected(digest.error());
   const replica::ShardRange& range = plan.shards.shards()[shard_id];
   for (StepNumber next = *full + 1; next <= step; ++next) {
     GRADTAP_LET(message, message_of(source, plan, next));
@@ -79,8 +81,17 @@ Result<replica::Shard> rebuild_shard(const ShardSource& source, const JobPlan& p
     if (!skipped) pieces = replica::contiguous_pieces(range, reinterpret_cast<const float*>(log.bytes.data()));
     GRADTAP_TRY(shard.apply(message->scalars, replica::GradientView{pieces}));
   }
-  if (step > *full) GRADTAP_TRY(check_digest(source, plan, shard, step, true));
-  return std::move(shard);
+  if (step > *full) {
+    digest = check_digest(source, plan, shard, step, true);
+    if (!digest) return std::unexpected(digest.error());
+  }
+  return RebuiltShard{std::move(shard), **digest};
+}
+
+Result<replica::Shard> rebuild_shard(const ShardSource& source, const JobPlan& plan, ShardId shard, StepNumber step) {
+  auto rebuilt = rebuild_with_digest(source, plan, shard, step);
+  if (!rebuilt) return std::unexpected(rebuilt.error());
+  return std::move(rebuilt->shard);
 }
 
 Result<replica::Shard> rebuild_shard(const storage::ShardStore& store, const JobPlan& plan, ShardId shard,

@@ -24,6 +24,12 @@ using StepMessagePtr = std::shared_ptr<const replica::StepMessage>;
 
 [[nodiscard]] Result<replica::Shard> rebuild_shard(const ShardSource& source, const JobPlan& plan, ShardId shard,
                                                    StepNumber step);
+struct RebuiltShard {
+  replica::Shard shard;
+  Sha256 digest{};  // of the shard; the one that the source keeps
+};
+[[nodiscard]] Result<RebuiltShard> rebuild_with_digest(const ShardSource& source, const JobPlan& plan, ShardId shard,
+                                                       StepNumber step);
 // The same from the plan's lineage in a store.
 [[nodiscard]] Result<replica::Shard> rebuild_shard(const storage::ShardStore& store, const JobPlan& plan, ShardId shard,
                                                    StepNumber step);

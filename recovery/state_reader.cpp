@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <utility>
 
 #include <fmt/format.h>
@@ -69,10 +70,12 @@ struct PreparedStream {
   StepNumber step = 0;
   StateChoice choice;
   StateFacts facts;
+  std::optional<StateTensors> rebuilt;  // with the shards that facts() kept; the first run takes it
 };
 
-Status write_stream(const PreparedStream& stream, const replica::ByteSink& sink) {
-  StateTensors tensors(stream.source, stream.plan, stream.step);
+Status write_stream(PreparedStream& stream, const replica::ByteSink& sink) {
+  StateTensors tensors = stream.rebuilt ? std::move(*std::exchange(stream.rebuilt, std::nullopt))
+                                        : StateTensors(stream.source, stream.plan, stream.step);
   if (stream.choice.format == StateFormat::kTorch)
     return write_torch_state(tensors, stream.facts, stream.choice.side, stream.choice.optimizer, sink);
   const SafetensorsPlan plan = safetensors_plan(*stream.plan, stream.facts, stream.step, stream.choice.optimizer);
@@ -96,10 +99,11 @@ Result<StateFormat> state_format_of(std::string_view name) {
 Result<StateStream> prepare_state(std::shared_ptr<const ShardSource> source, JobPlanPtr plan, StepNumber step,
                                   const StateChoice& choice) {
   // Which optimizer state exists, and every shard's digest, must be known before the header can be written.
-  auto facts = StateTensors(source, plan, step).facts();
+  StateTensors tensors(source, plan, step, choice.limits);
+  auto facts = tensors.facts();
   if (!facts) return std::unexpected(facts.error());
-  auto stream = std::make_shared<const PreparedStream>(
-      PreparedStream{std::move(source), std::move(plan), step, choice, std::move(*facts)});
+  auto stream = std::make_shared<PreparedStream>(
+      PreparedStream{std::move(source), std::move(plan), step, choice, std::move(*facts), std::move(tensors)});
   return [stream](const ByteSink& sink) {
     const Status done = write_stream(*stream, [&](ByteSpan bytes) -> Status {
       while (!bytes.empty()) {

@@ -1,9 +1,10 @@
 // StateReader: the state of a step as a stream: safetensors, or a file that plain torch.load reads.
 //
 // Purpose: rebuild shard by shard from a store or a recovery point and write tensors in canonical order. Threads: any
-// (reads only). Memory: the shards that one parameter touches; for safetensors, also that parameter twice where its
-// memory order is not row-major. Failure behaviour: what is not there is STEP_UNAVAILABLE before the first byte; a
-// digest that fails later ends the stream without its end, so that it cannot be taken for a whole one.
+// (reads only); a stream is run by one at a time. Memory: what the limits keep, and the shards that one parameter
+// touches; for safetensors, also that parameter twice where its memory order is not row-major. Failure behaviour: what
+// is not there is STEP_UNAVAILABLE before the first byte; a digest that fails later ends the stream without its end, so
+// that it cannot be taken for a whole one.
 #pragma once
 
 #include <functional>
@@ -13,6 +14,7 @@
 #include "common/error.h"
 #include "recovery/job_plan.h"
 #include "recovery/shard_source.h"
+#include "recovery/state_tensors.h"
 #include "recovery/torch_state.h"
 #include "storage/shard_store.h"
 
@@ -31,6 +33,7 @@ struct StateChoice {
   bool optimizer = false;  // moments and counters too
   StateFormat format = StateFormat::kSafetensors;
   SideBlobs side{};  // kTorch: what the trainer says of its groups and fixed tensors (torch_state.h)
+  RebuildLimits limits{};
 };
 
 [[nodiscard]] Result<StateStream> prepare_state(std::shared_ptr<const ShardSource> source, JobPlanPtr plan,

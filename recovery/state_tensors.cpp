@@ -1,5 +1,11 @@
 #include "recovery/state_tensors.h"
 
+#include <algorithm>
+#include <atomic>
+#include <mutex>
+#include <optional>
+#include <system_error>
+#include <thread>
 #include <utility>
 
 #include "recovery/rebuild_shard.h"
@@ -39,18 +45,66 @@ std::vector<float> to_row_major(const std::vector<float>& memory, const replica:
 
 }  // namespace
 
-Result<StateFacts> StateTensors::facts() const {
+Result<std::vector<StateTensors::ShardFacts>> StateTensors::rebuild_all() {
+  const auto& ranges = plan_->shards.shards();
+  // The first shards are written first: which of them are kept does not depend on who is rebuilt first.
+  std::size_t kept = 0;
+  for (std::uint64_t bytes = 0; kept < ranges.size(); ++kept) {
+    bytes += ranges[kept].elements * sizeof(float) * (1 + plan_->schema.optimizer.kinds.size());
+    if (bytes > limits_.kept_bytes) break;
+  }
+  std::vector<ShardFacts> facts(ranges.size());
+  std::vector<std::optional<Error>> errors(ranges.size());
+  std::atomic<std::size_t> next = 0;
+  std::atomic<bool> failed = false;
+  std::mutex mutex;
+  const auto work = [&] {
+    for (std::size_t i = next++; i < ranges.size() && !failed; i = next++) {
+      auto rebuilt = rebuild_with_digest(*source_, *plan_, ranges[i].id, step_);
+      if (!rebuilt) {
+        errors[i] = rebuilt.error();
+        failed = true;
+        break;
+      }
+      const auto states = rebuilt->shard.piece_states();
+      facts[i].states.assign(states.begin(), states.end());
+      facts[i].digest = rebuilt->digest;
+      if (i >= kept) continue;
+      const std::lock_guard lock(mutex);
+      shards_.emplace(ranges[i].id, std::move(rebuilt->shard));
+    }
+  };
+  {
+    std::vector<std::jthread> helpers;
+    const std::size_t threads = std::min<std::size_t>(limits_.threads, ranges.size());
+    try {
+      for (std::size_t i = 1; i < threads; ++i) helpers.emplace_back(work);
+    } catch (const std::system_error&) {
+      // No more threads to be had: those that run do it all.
+    }
+    work();
+  }
+  for (std::optional<Error>& error : errors)
+    if (error) {
+      shards_.clear();
+      return std::unexpected(std::move(*error));
+    }
+  return facts;
+}
+
+Result<StateFacts> StateTensors::facts() {
   StateFacts facts;
   facts.parameters.resize(plan_->schema.parameters.size());
+  auto rebuilt = rebuild_all();
+  if (!rebuilt) return std::unexpected(rebuilt.error());
   for (const replica::ShardRange& range : plan_->shards.shards()) {
-    auto shard = rebuild_shard(*source_, *plan_, range.id, step_);
-    if (!shard) return std::unexpected(shard.error());
+    const ShardFacts& shard = (*rebuilt)[facts.digests.size()];
     for (std::size_t i = 0; i < range.pieces.size(); ++i) {
       ParameterFacts& parameter = facts.parameters[range.pieces[i].parameter];
-      parameter.counter = shard->piece_states()[i].counter;
-      parameter.present |= shard->piece_states()[i].present;
+      parameter.counter = shard.states[i].counter;
+      parameter.present |= shard.states[i].present;
     }
-    facts.digests.push_back(shard->digest().sha);
+    facts.digests.push_back(shard.digest);
   }
   facts.root = replica::state_root(facts.digests);
   facts.groups = plan_->schema.optimizer.groups;

@@ -16,6 +16,7 @@ namespace {
 constexpr std::string_view kTmp = "tmp";
 constexpr std::string_view kStoreIdKey = "cluster/store-id";
 constexpr std::size_t kCompareBytes = std::size_t{1} << 20;
+constexpr std::uint64_t kPieceBytes = std::uint64_t{512} << 10;  // stays in a second-level cache until it is digested
 constexpr int kFolderDepthMax = 12;
 
 std::string text_of(int error) {
@@ -349,6 +350,27 @@ Result<std::vector<std::uint8_t>> DirectoryStore::get(std::string_view key, std:
   std::vector<std::uint8_t> bytes(*length);
   GRADTAP_TRY(read_exact(file, key, 0, bytes));
   return bytes;
+}
+
+Result<LargeBuffer> DirectoryStore::load(std::string_view key, std::uint64_t bytes_max,
+                                         const std::function<void(ByteSpan)>& seen) const {
+  OpenFile file(files_);
+  const Result<std::uint64_t> length = open_key(key, file);
+  if (!length) return std::unexpected<Error>(length.error());
+  if (*length > bytes_max)
+    return fail(ErrorCode::kLimitReached, "object is longer than it can be", path_of(key),
+                fmt::format("at most {} bytes", bytes_max), fmt::format("{} bytes", *length));
+  LargeBuffer buffer = LargeBuffer::create(*length);
+  if (buffer.data() == nullptr)
+    return fail(ErrorCode::kLimitReached, "no memory for an object", path_of(key), {},
+                fmt::format("{} bytes", *length));
+  files_.expect(file.fd(), *length);
+  for (std::uint64_t at = 0; at < *length; at += kPieceBytes) {
+    const auto piece = buffer.bytes().subspan(at, std::min<std::uint64_t>(kPieceBytes, *length - at));
+    GRADTAP_TRY(read_exact(file, key, at, piece));
+    seen(piece);
+  }
+  return buffer;
 }
 
 Result<std::vector<std::uint8_t>> DirectoryStore::read(std::string_view key, std::uint64_t offset,

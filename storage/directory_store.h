@@ -50,6 +50,8 @@ class DirectoryStore final : public ObjectStore {
   Status put(std::string_view key, const std::vector<ByteSpan>& parts) override;
   Result<Created> create(std::string_view key, ByteSpan bytes) override;
   Result<std::vector<std::uint8_t>> get(std::string_view key, std::uint64_t bytes_max) const override;
+  Result<LargeBuffer> load(std::string_view key, std::uint64_t bytes_max,
+                           const std::function<void(ByteSpan)>& seen) const override;
   Result<std::vector<std::uint8_t>> read(std::string_view key, std::uint64_t offset,
                                          std::uint64_t count) const override;
   Result<std::uint64_t> length(std::string_view key) const override;

@@ -85,6 +85,10 @@ ssize_t SystemFileOps::read(int fd, void* bytes, std::size_t count, off_t offset
   return ::pread(fd, bytes, count, offset);
 }
 
+void SystemFileOps::expect(int fd, std::uint64_t bytes) {
+  (void)::posix_fadvise(fd, 0, static_cast<off_t>(bytes), POSIX_FADV_WILLNEED);
+}
+
 int SystemFileOps::sync(int fd) {
   return ::fsync(fd);
 }

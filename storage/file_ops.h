@@ -36,6 +36,8 @@ class FileOps {
   virtual int list(const std::string& path, std::vector<std::string>& names) = 0;
   // Bytes of a regular file; -1 and errno (EINVAL: it is none).
   virtual std::int64_t length(int fd) = 0;
+  // The first `bytes` of the file will be read soon: a hint, no call that can fail.
+  virtual void expect(int /*fd*/, std::uint64_t /*bytes*/) {}
   virtual void close(int fd) = 0;
 };
 
@@ -51,6 +53,7 @@ class SystemFileOps final : public FileOps {
   int make_directory(const std::string& path) override;
   int list(const std::string& path, std::vector<std::string>& names) override;
   std::int64_t length(int fd) override;
+  void expect(int fd, std::uint64_t bytes) override;
   void close(int fd) override;
 };
 
@@ -85,6 +88,7 @@ class FaultyFileOps final : public FileOps {
   int make_directory(const std::string& path) override;
   int list(const std::string& path, std::vector<std::string>& names) override;
   std::int64_t length(int fd) override { return below_.length(fd); }
+  void expect(int fd, std::uint64_t bytes) override { below_.expect(fd, bytes); }
   void close(int fd) override { below_.close(fd); }
 
   [[nodiscard]] std::uint64_t calls(FileOp op) const { return calls_[static_cast<std::size_t>(op)]; }

@@ -10,12 +10,14 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "common/bytes.h"
 #include "common/error.h"
+#include "common/large_buffer.h"
 
 namespace gradtap::storage {
 
@@ -37,6 +39,9 @@ class ObjectStore {
 
   // The whole object; LIMIT_REACHED when it is longer than bytes_max.
   [[nodiscard]] virtual Result<std::vector<std::uint8_t>> get(std::string_view key, std::uint64_t bytes_max) const = 0;
+  // As get(), for objects of any size; `seen` gets every piece in order while it is still in the cache.
+  [[nodiscard]] virtual Result<LargeBuffer> load(std::string_view key, std::uint64_t bytes_max,
+                                                 const std::function<void(ByteSpan)>& seen) const;
   // Bytes offset..offset+count; fewer where the object ends.
   [[nodiscard]] virtual Result<std::vector<std::uint8_t>> read(std::string_view key, std::uint64_t offset,
                                                                std::uint64_t count) const = 0;

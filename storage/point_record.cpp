@@ -69,13 +69,21 @@ Result<LoadedObject> read_object(const ObjectStore& store, const ObjectRef& ref,
   if (ref.bytes > bytes_max)
     return fail(ErrorCode::kLimitReached, "object is longer than it can be", ref.key,
                 fmt::format("at most {} bytes", bytes_max), fmt::format("{} bytes", ref.bytes));
-  auto bytes = store.get(ref.key, bytes_max);
+  Sha256Stream sha;
+  auto bytes = store.load(ref.key, bytes_max, [&sha](ByteSpan piece) { sha.add(piece.data(), piece.size()); });
   if (!bytes) return std::unexpected<Error>(bytes.error());
-  ObjectCheck check(ref);
-  check.add(*bytes);
-  if (const auto findings = check.finish(); !findings.empty()) return std::unexpected<Error>(findings.front().error());
-  const auto header = parse_object_header(*bytes);
-  if (!header) return at(header.error(), ref.key);
+  const auto header = parse_object_header(bytes->bytes());
+  const auto identity = identity_of(ref.key);
+  const bool named = sha.finish() == ref.sha256 && bytes->size() == ref.bytes && header &&
+                     header->object_bytes() == ref.bytes && identity && header->identity == *identity;
+  if (!named) {
+    // Only a damaged object is read again: its own digests say where.
+    ObjectCheck check(ref);
+    check.add(bytes->bytes());
+    if (const auto findings = check.finish(); !findings.empty())
+      return std::unexpected<Error>(findings.front().error());
+    if (!header) return at(header.error(), ref.key);
+  }
   return LoadedObject(std::move(*bytes), header->stored_bytes);
 }
 

@@ -26,12 +26,14 @@ namespace gradtap::storage {
 
 class LoadedObject {
  public:
-  explicit LoadedObject(std::vector<std::uint8_t> bytes, std::uint64_t payload_bytes)
+  explicit LoadedObject(LargeBuffer bytes, std::uint64_t payload_bytes)
       : bytes_(std::move(bytes)), payload_bytes_(payload_bytes) {}
-  [[nodiscard]] ByteSpan payload() const { return ByteSpan(bytes_).subspan(kObjectHeaderBytes, payload_bytes_); }
+  [[nodiscard]] ByteSpan payload() const {
+    return ByteSpan(bytes_.bytes()).subspan(kObjectHeaderBytes, payload_bytes_);
+  }
 
  private:
-  std::vector<std::uint8_t> bytes_;
+  LargeBuffer bytes_;
   std::uint64_t payload_bytes_;
 };
 // The whole object, every digest checked; LIMIT_REACHED when the reference is longer than bytes_max.

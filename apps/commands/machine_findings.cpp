@@ -16,6 +16,8 @@
 #include <sys/timex.h>
 #include <unistd.h>
 
+#include "apps/commands/meminfo.h"
+
 namespace gradtap::commands {
 
 namespace {
@@ -24,16 +26,6 @@ constexpr double kMiB = 1 << 20;
 constexpr std::size_t kWriteBytes = std::size_t{64} << 20;
 constexpr double kSlowDiskMiBPerSecond = 100;
 constexpr double kRingMsMin = 100;  // of traffic at the port's rate: a node may be descheduled so long
-
-// The number behind NAME: in /proc/meminfo, in its own unit; 0 when there is none.
-std::uint64_t meminfo(const std::string& name) {
-  std::ifstream in("/proc/meminfo");
-  for (std::string word; in >> word;) {
-    std::uint64_t value = 0;
-    if (word == name + ":" && in >> value) return value;
-  }
-  return 0;
-}
 
 // Whether RLIMIT_MEMLOCK does not hold for this process (CAP_IPC_LOCK).
 bool locks_without_limit() {

@@ -1,6 +1,8 @@
 // OutputFile: a file that is whole or not there: written as FILE.partial, synced, renamed by commit().
 //
-// One thread. A file that is not committed is deleted. Failure behaviour: FILE_UNWRITABLE with the path.
+// "/dev/fd/N" is a descriptor that the caller opened (memory, or a file without a name): it is written from its
+// beginning, in place, and not synced; the exit code alone says that it is whole. One thread. A file that is not
+// committed is deleted. Failure behaviour: FILE_UNWRITABLE with the path.
 #pragma once
 
 #include <cstdint>
@@ -30,11 +32,13 @@ class OutputFile {
   [[nodiscard]] bool rewind();
 
  private:
-  OutputFile(std::string path, std::FILE* file) : path_(std::move(path)), file_(file) {}
-  [[nodiscard]] std::string partial() const { return path_ + ".partial"; }
+  OutputFile(std::string path, std::FILE* file, bool in_place)
+      : path_(std::move(path)), file_(file), in_place_(in_place) {}
+  [[nodiscard]] std::string partial() const { return in_place_ ? path_ : path_ + ".partial"; }
 
   std::string path_;
   std::FILE* file_;
+  bool in_place_ = false;
   bool good_ = true;
   std::uint64_t bytes_ = 0;
 };

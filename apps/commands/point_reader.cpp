@@ -76,12 +76,12 @@ class DirectoryReader final : public PointReader {
   }
 
   Result<Taken> state(const PointQuestion& question, bool optimizer, const std::string& format,
-                      const PointOutput& out) const override {
+                      const recovery::RebuildLimits& limits, const PointOutput& out) const override {
     const auto query = query_of(question);
     if (!query) return std::unexpected(query.error());
     const auto known = recovery::state_format_of(format);
     if (!known) return std::unexpected(known.error());
-    auto state = recovery::prepare_point_state(store_, *query, {optimizer, *known});
+    auto state = recovery::prepare_point_state(store_, *query, {optimizer, *known, {}, limits});
     if (!state) return std::unexpected(state.error());
     if (!state->stream([&](const char* data, std::size_t count) { return out.write({data, count}); }))
       return fail(ErrorCode::kObjectStore, "the export ended early", store_->describe(), {}, {},
@@ -145,7 +145,7 @@ class NodeReader final : public PointReader {
   }
 
   Result<Taken> state(const PointQuestion& question, bool optimizer, const std::string& format,
-                      const PointOutput& out) const override {
+                      const recovery::RebuildLimits&, const PointOutput& out) const override {
     return download(question, fmt::format("state?optimizer={}&format={}", optimizer ? 1 : 0, format), out);
   }
 

@@ -16,6 +16,7 @@
 
 #include "apps/commands/node_access.h"
 #include "common/error.h"
+#include "recovery/state_tensors.h"
 
 namespace gradtap::commands {
 
@@ -49,8 +50,9 @@ class PointReader {
   [[nodiscard]] virtual Result<nlohmann::json> verify(
       const std::string& job, std::uint64_t lineage, std::uint64_t step,
       const std::function<void(std::uint64_t, std::uint64_t)>& progress) const = 0;
+  // `limits`: where the state is rebuilt here and not by a node.
   [[nodiscard]] virtual Result<Taken> state(const PointQuestion& question, bool optimizer, const std::string& format,
-                                            const PointOutput& out) const = 0;
+                                            const recovery::RebuildLimits& limits, const PointOutput& out) const = 0;
   [[nodiscard]] virtual Result<Taken> side(const PointQuestion& question, std::uint32_t rank,
                                            const PointOutput& out) const = 0;
 };

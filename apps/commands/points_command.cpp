@@ -1,13 +1,16 @@
 #include "apps/commands/points_command.h"
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <thread>
 
 #include <fmt/chrono.h>
 #include <fmt/format.h>
 #include <unistd.h>
 
 #include "apps/commands/commands.h"
+#include "apps/commands/meminfo.h"
 #include "apps/commands/output_file.h"
 #include "apps/commands/point_reader.h"
 #include "common/answer_fields.h"
@@ -261,9 +264,13 @@ int points_side(const PointOptions& options, std::uint32_t rank, const std::stri
   });
 }
 
-int export_point(const PointOptions& options, const std::string& file, const std::string& format, bool optimizer) {
-  return write_taken(options, file, "state", [&](const Asked& asked, const PointOutput& out) {
-    return asked.reader->state(asked.question, optimizer, format, out);
+int export_point(const PointOptions& options, const ExportOptions& wanted) {
+  recovery::RebuildLimits limits;
+  limits.threads =
+      wanted.threads > 0 ? wanted.threads : std::clamp(std::thread::hardware_concurrency(), 1U, kExportThreadsDefault);
+  limits.kept_bytes = wanted.memory_mb > 0 ? wanted.memory_mb << 20 : meminfo("MemAvailable") * 1024 / 4;
+  return write_taken(options, wanted.file, "state", [&](const Asked& asked, const PointOutput& out) {
+    return asked.reader->state(asked.question, wanted.optimizer, wanted.format, limits, out);
   });
 }
 

@@ -27,7 +27,15 @@ int points_verify(const PointOptions& options, bool all);
 int points_side(const PointOptions& options, std::uint32_t rank, const std::string& file);
 // Holds a point of a directory by a lease until standard input is closed or a signal comes.
 int points_hold(const PointOptions& options, const std::string& holder, unsigned renew_s);
-int export_point(const PointOptions& options, const std::string& file, const std::string& format, bool optimizer);
+struct ExportOptions {
+  std::string file;
+  std::string format;
+  bool optimizer = false;
+  unsigned threads = 0;         // shards rebuilt at once; 0: the cores, at most kExportThreadsDefault
+  std::uint64_t memory_mb = 0;  // of rebuilt shards kept until they are written; 0: a quarter of what is free
+};
+inline constexpr unsigned kExportThreadsDefault = 8;
+int export_point(const PointOptions& options, const ExportOptions& wanted);
 int lineages(const PointOptions& options);
 
 }  // namespace gradtap::commands

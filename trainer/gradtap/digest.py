@@ -8,9 +8,9 @@ import struct
 
 import torch
 
-from . import hyper
+from . import hyper, native
 from .memory import flat
-from .witness import GOLDEN, MASK, mix
+from .witness import GOLDEN, MASK, MIX_FIRST, MIX_SECOND
 
 BLOCK = 1 << 16
 DEFAULT_SHARD_ELEMENTS = 1 << 24
@@ -18,18 +18,39 @@ DEFAULT_SHARD_ELEMENTS = 1 << 24
 _tables = []
 
 
+def _signed(value):
+    return value - (1 << 64) if value >> 63 else value
+
+
+def _shifted(z, n):
+    """Logical shift to the right: that of int64 brings copies of the sign."""
+    return (z >> n) & ((1 << (64 - n)) - 1)
+
+
 def tables():
     """K_0 and K_1 for all positions of a block, as int64."""
     if not _tables:
         for k in (0, 1):
-            values = [mix(((2 * j + k + 1) * GOLDEN) & MASK) | 1 for j in range(BLOCK)]
-            _tables.append(torch.tensor([v - (1 << 64) if v >> 63 else v for v in values], dtype=torch.int64))
+            z = torch.arange(k + 1, 2 * BLOCK + k + 1, 2, dtype=torch.int64) * _signed(GOLDEN)
+            z = (z ^ _shifted(z, 30)) * _signed(MIX_FIRST)  # witness.mix, of a whole table at once
+            z = (z ^ _shifted(z, 27)) * _signed(MIX_SECOND)
+            _tables.append((z ^ _shifted(z, 31)) | 1)
     return _tables
 
 
 def block_digests(tensor, order=None):
     """[(d_0, d_1)] of the blocks of a float32 tensor, in memory order, as unsigned integers."""
     words = flat(tensor, order).contiguous().view(torch.int32)
+    if words.device.type == "cpu":
+        sums = native.block_sums(words, tables(), BLOCK, _torch_sums)
+        if sums is not None:
+            return list(zip(sums[::2], sums[1::2]))
+    sums = _torch_sums(words)
+    return list(zip(sums[::2], sums[1::2]))
+
+
+def _torch_sums(words):
+    """[first and second sum of block 0, of block 1, ...] of int32 words, as unsigned integers."""
     sums = ([], [])
     full = words.numel() // BLOCK * BLOCK
     # Whole blocks go a few at a time: the int64 copies stay in the cache.
@@ -40,7 +61,7 @@ def block_digests(tensor, order=None):
         wide = piece.to(torch.int64).bitwise_and_(0xFFFFFFFF)
         for k, table in enumerate(tables()):
             sums[k].extend((wide * table[:wide.shape[1]]).sum(1).tolist())
-    return [(a & MASK, b & MASK) for a, b in zip(*sums)]
+    return [s & MASK for pair in zip(*sums) for s in pair]
 
 
 class StateDigest:

@@ -18,13 +18,13 @@ class Damaged(Exception):
 class TensorFile:
     """Tensors by name, and metadata. Nothing is trusted but that offsets lie inside the file."""
 
-    def __init__(self, path):
-        with open(path, "rb") as f:
-            size = os.fstat(f.fileno()).st_size
-            if size < 8:
-                raise Damaged("%d bytes are no safetensors file" % size)
-            # Private and writable: torch wants writable memory, and nothing reaches the file.
-            self._map = mmap.mmap(f.fileno(), size, access=mmap.ACCESS_COPY)
+    def __init__(self, file):
+        """file: an open file object; it may be closed afterwards."""
+        size = os.fstat(file.fileno()).st_size
+        if size < 8:
+            raise Damaged("%d bytes are no safetensors file" % size)
+        # Private and writable: torch wants writable memory, and nothing reaches the file.
+        self._map = mmap.mmap(file.fileno(), size, access=mmap.ACCESS_COPY)
         (length,) = struct.unpack("<Q", self._map[:8])
         if length > min(MAX_HEADER, size - 8):
             raise Damaged("a header of %d bytes in a file of %d" % (length, size))

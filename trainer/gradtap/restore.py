@@ -7,11 +7,9 @@ the bucket layout of the point and sets everything once more, the random generat
 
 import contextlib
 import json
-import os
-import tempfile
 import time
 
-from . import bits, layout, log, signing
+from . import bits, landing, layout, log, signing
 from .errors import RestoreError
 from .lease import NoLease, PointGone
 from .model import Model
@@ -34,7 +32,7 @@ def restore(source, job, *, model, optimizer, scheduler=None, scaler=None, extra
 
     source: endpoint(s), or a directory. step, lineage: a certain point instead of the newest. or_fresh: begin at step 0
     if no point exists at all. ignore: names of side state that may be missing or left over. timeout_ms: longest silence
-    of a source or of another rank. scratch: folder for the files read (default: the system's). secret: the job's secret
+    of a source or of another rank. scratch: folder for the files read (default: memory, or the system's folder). secret: the job's secret
     file, for a source that is a gateway; without it, the one that GRADTAP_SECRET_FILE names.
     """
     try:
@@ -77,7 +75,8 @@ class _Attempt:
                 signer = signing.load(self._secret)
             except signing.SecretError as error:
                 raise SourceError(str(error)) from None
-            self._opened = open_source(self._source, self._timeout_s, self.meeting.rank, signer)
+            self._opened = open_source(self._source, self._timeout_s, self.meeting.rank, signer,
+                                       landing.ranks_here(self.meeting.world))
         return self._opened
 
     def load(self, lineage, step, record_digest):
@@ -93,9 +92,9 @@ class _Attempt:
                                % type(self._optimizer).__qualname__)
         most = sum(4 * q.numel * (1 + len(model.kinds)) for q in model.parameters) * 2 + (64 << 20)
         with self.timed("read"):
-            state = self._fetch(lambda path: source.state(self.job, lineage, step, path, most, tick))
-            side = self._fetch(lambda path: source.side(self.job, lineage, step, self.meeting.rank, path,
-                                                        MAX_SIDE_BYTES, tick))
+            state = self._fetch(most // 2, lambda out: source.state(self.job, lineage, step, out, most, tick))
+            side = self._fetch(0, lambda out: source.side(self.job, lineage, step, self.meeting.rank, out,
+                                                          MAX_SIDE_BYTES, tick))
         point_state = PointState(state, model, record)
         point_side = PointSide(side, record, self.meeting.rank, model, *self._things)
         with self.timed("check"):
@@ -115,18 +114,10 @@ class _Attempt:
             log.say("the point is read without a lease, it may be deleted meanwhile: %s" % error)
             return NoLease()
 
-    def _fetch(self, read):
-        """The file is unlinked as soon as it is mapped: nothing is left behind, however this process ends."""
-        handle, path = tempfile.mkstemp(prefix="gradtap-", suffix=".safetensors", dir=self._scratch)
-        os.close(handle)
-        try:
-            read(path)
-            return TensorFile(path)
-        finally:
-            try:
-                os.unlink(path)
-            except OSError:
-                pass
+    def _fetch(self, expected, read):
+        with landing.open_landing(expected, landing.ranks_here(self.meeting.world), self._scratch) as out:
+            read(out)
+            return TensorFile(out)
 
     def guarded(self, function, *args):
         """None, or the RestoreError that came of it."""

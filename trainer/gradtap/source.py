@@ -6,17 +6,20 @@ Everything that comes back is hostile until checked: sizes are bounded, and the 
 import http.client
 import json
 import os
+import select
 import shutil
 import subprocess
 import tempfile
 import time
 import urllib.parse
 
+from . import landing
 from .lease import GatewayLease, ProgramLease
 from .link import ELSEWHERE, error_text, parse_endpoint, split_endpoints
 
 MAX_JSON = 64 << 20
 PIECE = 1 << 20
+MAX_THREADS = 8  # of the program, for one rank
 ROUNDS = 3  # how often every gateway is asked before the source counts as unreachable
 
 
@@ -32,14 +35,14 @@ class NoSuchJob(Exception):
     """The source is in order and knows nothing of the job."""
 
 
-def open_source(source, timeout_s, rank=0, signer=None):
-    """source: endpoint(s), or a directory."""
+def open_source(source, timeout_s, rank=0, signer=None, ranks_here=1):
+    """source: endpoint(s), or a directory. ranks_here: how many read at the same time on this machine."""
     if isinstance(source, (str, os.PathLike)):
         text = os.fspath(source)
         if text.startswith("file://"):
-            return DirectorySource(text[7:], timeout_s)
+            return DirectorySource(text[7:], timeout_s, ranks_here)
         if "://" not in text and (os.path.isdir(text) or text.startswith((".", "/", "~"))):
-            return DirectorySource(os.path.expanduser(text), timeout_s)
+            return DirectorySource(os.path.expanduser(text), timeout_s, ranks_here)
     return HttpSource(split_endpoints(source), timeout_s, rank, signer)
 
 
@@ -66,11 +69,11 @@ class HttpSource:
     def record(self, job, lineage, step, tick=no_tick):
         return self._json("/v1/jobs/%s/points/%d/%d" % (_quoted(job), lineage, step), tick)
 
-    def state(self, job, lineage, step, path, most, tick=no_tick):
-        self._download("/v1/jobs/%s/points/%d/%d/state?optimizer=1" % (_quoted(job), lineage, step), path, most, tick)
+    def state(self, job, lineage, step, out, most, tick=no_tick):
+        self._download("/v1/jobs/%s/points/%d/%d/state?optimizer=1" % (_quoted(job), lineage, step), out, most, tick)
 
-    def side(self, job, lineage, step, rank, path, most, tick=no_tick):
-        self._download("/v1/jobs/%s/points/%d/%d/side?rank=%d" % (_quoted(job), lineage, step, rank), path, most, tick)
+    def side(self, job, lineage, step, rank, out, most, tick=no_tick):
+        self._download("/v1/jobs/%s/points/%d/%d/side?rank=%d" % (_quoted(job), lineage, step, rank), out, most, tick)
 
     def lease(self, job, lineage, step, tick=no_tick):
         """Holds the point until release(). LeaseRefused, or PointGone."""
@@ -92,19 +95,24 @@ class HttpSource:
 
         return self._ask(path, take, tick, self._short_s)
 
-    def _download(self, path, into, most, tick):
+    def _download(self, path, out, most, tick):
+        """out: an open file without a buffer; what an earlier try left in it goes."""
         def take(response):
-            with open(into, "wb") as out:
-                total = 0
-                while True:
-                    piece = response.read(PIECE)
-                    if not piece:
-                        return total
-                    total += len(piece)
-                    if total > most:
-                        raise PointUnreadable("%s: more than the %d bytes that this model can have" % (path, most))
-                    out.write(piece)
-                    tick()
+            out.seek(0)
+            out.truncate()
+            total, piece = 0, memoryview(bytearray(PIECE))
+            while True:
+                count = response.readinto(piece)
+                if not count:
+                    break
+                total += count
+                if total > most:
+                    raise PointUnreadable("%s: more than the %d bytes that this model can have" % (path, most))
+                _write(out, piece[:count])
+                tick()
+            if response.length:  # bytes that were announced and did not come
+                raise http.client.IncompleteRead(b"", response.length)
+            return total
 
         return self._ask(path, take, tick, self._timeout_s)
 
@@ -168,8 +176,9 @@ def _quoted(job):
 class DirectorySource:
     """Runs the program: it knows the formats on disk and checks every digest that it reads."""
 
-    def __init__(self, folder, timeout_s):
+    def __init__(self, folder, timeout_s, ranks_here=1):
         self._folder, self._timeout_s = folder, timeout_s
+        self._ranks_here = ranks_here
         self._program = os.environ.get("GRADTAP_BIN") or shutil.which("gradtap")
         if not self._program:
             raise SourceError("a directory is read through the program gradtap: put it on PATH, or its path in "
@@ -187,13 +196,17 @@ class DirectorySource:
     def record(self, job, lineage, step, tick=no_tick):
         return self._json(["points", "show", "--job", job] + _at(lineage, step), tick)
 
-    def state(self, job, lineage, step, path, most, tick=no_tick):
+    def state(self, job, lineage, step, out, most, tick=no_tick):
+        # What the program keeps is copied into `out`: a share of what is free now, for every rank of this machine.
+        memory_mb = landing.free_bytes() // (landing.SHARE * self._ranks_here) >> 20
+        threads = len(os.sched_getaffinity(0)) // self._ranks_here
         self._run(["export", "--job", job] + _at(lineage, step) +
-                  ["--out", path, "--format", "safetensors", "--optimizer"], tick, path)
+                  ["--out", "/dev/fd/%d" % out.fileno(), "--format", "safetensors", "--optimizer", "--memory-mb",
+                   str(max(1, memory_mb)), "--threads", str(max(1, min(threads, MAX_THREADS)))], tick, out, most)
 
-    def side(self, job, lineage, step, rank, path, most, tick=no_tick):
-        self._run(["points", "side", "--job", job] + _at(lineage, step) + ["--rank", str(rank), "--out", path], tick,
-                  path)
+    def side(self, job, lineage, step, rank, out, most, tick=no_tick):
+        self._run(["points", "side", "--job", job] + _at(lineage, step) +
+                  ["--rank", str(rank), "--out", "/dev/fd/%d" % out.fileno()], tick, out, most)
 
     def lease(self, job, lineage, step, tick=no_tick):
         return ProgramLease([self._program, "points", "hold", "--job", job] + _at(lineage, step) +
@@ -209,36 +222,73 @@ class DirectorySource:
             raise PointUnreadable("gradtap %s did not print an object" % " ".join(arguments))
         return answer
 
-    def _run(self, arguments, tick, growing=None, answers=(0,)):
-        """The output of the program, if it ends with one of `answers` and prints something. Ends it when neither its file
-        nor its output grows for the time limit."""
+    def _run(self, arguments, tick, into=None, most=0, answers=(0,)):
+        """The output of the program, if it ends with one of `answers` and prints something. Ends it when neither its
+        file `into` nor its output grows and it reads nothing for the time limit, or when the file outgrows `most`."""
         command = [self._program] + arguments + ["--source", self._folder]
         with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
             try:
-                child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=err)
+                child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=err,
+                                         pass_fds=() if into is None else (into.fileno(),))
             except OSError as error:
                 raise SourceError("%s cannot be run: %s" % (self._program, error)) from None
-            seen, since = None, time.monotonic()
+            seen, since, ended = None, time.monotonic(), _End(child)
             try:
                 while child.poll() is None:
-                    size = (os.fstat(out.fileno()).st_size, _size(growing))
+                    size = 0 if into is None else _size(into)
+                    if into is not None and size > most:
+                        break
+                    progress = (_size(out), size, _bytes_read(child.pid))
                     tick()
-                    if size != seen:
-                        seen, since = size, time.monotonic()
+                    if progress != seen:
+                        seen, since = progress, time.monotonic()
                     elif time.monotonic() - since > self._timeout_s:
                         raise SourceError("gradtap %s: no progress for %.0f s" % (" ".join(arguments), self._timeout_s))
-                    time.sleep(0.02)
+                    ended.wait(0.02)
             finally:
+                ended.close()
                 if child.poll() is None:
                     child.kill()
                     child.wait()
             text, trouble = _read(out, MAX_JSON), _read(err, 4000).decode("utf-8", "replace").strip()
+        if into is not None and _size(into) > most:
+            raise PointUnreadable("gradtap %s: more than the %d bytes that this model can have"
+                                  % (" ".join(arguments), most))
         if child.returncode not in answers or (child.returncode != 0 and not text.strip()):
             if "JOB_UNKNOWN" in trouble:
                 raise NoSuchJob(trouble)
             raise PointUnreadable("gradtap %s ended with %d: %s" % (" ".join(arguments), child.returncode,
                                                                     trouble or "no reason given"))
         return text.decode("utf-8", "replace")
+
+
+class _End:
+    """Waits for the end of a child without polling it, where the kernel can."""
+
+    def __init__(self, child):
+        self._fd = None
+        try:
+            self._fd = os.pidfd_open(child.pid)
+            self._poll = select.poll()
+            self._poll.register(self._fd, select.POLLIN)
+        except (AttributeError, OSError):
+            pass
+
+    def wait(self, seconds):
+        if self._fd is None:
+            time.sleep(seconds)
+        else:
+            self._poll.poll(1000 * seconds)
+
+    def close(self):
+        if self._fd is not None:
+            os.close(self._fd)
+            self._fd = None
+
+
+def _write(out, piece):
+    while piece:
+        piece = piece[out.write(piece):]
 
 
 def _listing(answer, whose):
@@ -253,11 +303,17 @@ def _at(lineage, step):
     return ["--lineage", str(lineage), "--step", str(step)]
 
 
-def _size(path):
+def _size(file):
+    return os.fstat(file.fileno()).st_size
+
+
+def _bytes_read(pid):
+    """By a process, since it began: of large objects, whose first byte of output comes late."""
     try:
-        return os.path.getsize(path) if path else 0
+        with open("/proc/%d/io" % pid) as f:
+            return f.readline()
     except OSError:
-        return 0
+        return ""
 
 
 def _read(file, most):

@@ -16,12 +16,15 @@ MAX_BUCKETS = 48  # more buckets are sampled in rotation: the cost of a step sta
 _word_at = ctypes.c_uint32.from_address
 
 
+MIX_FIRST, MIX_SECOND = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
+
+
 def mix(x):
     """The splitmix64 finaliser."""
     x ^= x >> 30
-    x = (x * 0xBF58476D1CE4E5B9) & MASK
+    x = (x * MIX_FIRST) & MASK
     x ^= x >> 27
-    x = (x * 0x94D049BB133111EB) & MASK
+    x = (x * MIX_SECOND) & MASK
     return x ^ (x >> 31)
 
 

@@ -106,6 +106,17 @@ TEST_CASE("list, show, verify, side, export and lineages of a whole store") {
   CHECK(points.run("export --format torch --out " + points.work.path + "/state.pt").code == 0);
   CHECK(read_out(points.work.path + "/state.pt").starts_with("PK\x03\x04"));
 
+  // An open descriptor is written in place, over what was there; what is no file, or not open, is refused.
+  const std::string in_place = points.work.path + "/in_place";
+  std::ofstream(in_place) << std::string(2 * file.size(), 'x');
+  ran = points.run("export --optimizer --step 1 --threads 2 --memory-mb 1 --out /dev/fd/3 3<>" + in_place);
+  CHECK(ran.code == 0);
+  CHECK(read_out(in_place) == file);
+  CHECK(points.run("export --optimizer --step 1 --out /dev/fd/9").code == 2);
+  CHECK(contains(points.run("export --step 1 --out /dev/fd/3 3</dev/null").err, "FILE_UNWRITABLE"));
+  CHECK(points.run("export --step 1 --out /dev/fd/3 3<" + in_place).code == 2);  // open for reading
+  CHECK(read_out(in_place) == file);
+
   ran = points.run("lineages");
   CHECK(ran.code == 0);
   CHECK(contains(ran.out, "newest"));

@@ -1,5 +1,7 @@
 #include "recovery/point_source.h"
 
+#include <atomic>
+
 #include <doctest/doctest.h>
 
 #include "recovery/rebuild_shard.h"
@@ -46,6 +48,26 @@ class OnlyTheFirstFull final : public ShardSource {
 
  private:
   const ShardSource& inner_;
+};
+
+// Counts what is read through it.
+class CountedReads final : public ShardSource {
+ public:
+  explicit CountedReads(std::shared_ptr<const ShardSource> inner) : inner_(std::move(inner)) {}
+  Result<std::vector<StepNumber>> full_steps(ShardId shard) const override { return inner_->full_steps(shard); }
+  Result<std::vector<FullKind>> full_version(ShardId shard, StepNumber step) const override {
+    ++fulls;
+    return inner_->full_version(shard, step);
+  }
+  Result<SourceBytes> log(ShardId shard, StepNumber step) const override { return inner_->log(shard, step); }
+  Result<std::vector<std::uint8_t>> step_message(StepNumber step) const override { return inner_->step_message(step); }
+  Result<std::optional<Sha256>> state_digest(ShardId shard, StepNumber step) const override {
+    return inner_->state_digest(shard, step);
+  }
+  mutable std::atomic<int> fulls = 0;
+
+ private:
+  std::shared_ptr<const ShardSource> inner_;
 };
 
 }  // namespace
@@ -135,6 +157,47 @@ TEST_CASE("an export from a point is byte for byte the export from the store") {
       REQUIRE(from_point);
       CHECK(text_of(*from_point) == text_of(*from_store));
     }
+}
+
+TEST_CASE("an export is the same with several threads and any memory, and what is kept is read once") {
+  PublishedJob job(test::three_shards(test::adamw()));
+  for (int i = 0; i < 3; ++i) job.step();
+  job.publish();
+  const OpenPoint point = open(job, 3);
+  const auto plain = prepare_state(point.source, point.plan, 3, {true, StateFormat::kSafetensors});
+  REQUIRE(plain);
+  const std::string expected = text_of(*plain);
+  const std::uint64_t first = point.plan->shards.shards()[0].elements * sizeof(float) * 3;
+  struct Case {
+    std::uint64_t kept_bytes;
+    int fulls;
+  };
+  for (const Case c : {Case{0, 6}, Case{first - 1, 6}, Case{first, 5}, Case{1U << 30, 3}})
+    for (const unsigned threads : {1U, 2U, 8U}) {
+      const auto counted = std::make_shared<const CountedReads>(point.source);
+      const RebuildLimits limits{threads, c.kept_bytes};
+      const auto stream = prepare_state(counted, point.plan, 3, {true, StateFormat::kSafetensors, {}, limits});
+      REQUIRE(stream);
+      CHECK(text_of(*stream) == expected);
+      CHECK(counted->fulls == c.fulls);
+      CHECK(text_of(*stream) == expected);  // a second run rebuilds everything
+      CHECK(counted->fulls == c.fulls + 3);
+    }
+}
+
+TEST_CASE("of several damaged shards the lowest one is named, however many threads read") {
+  PublishedJob job(test::three_shards(test::adamw()));
+  job.step();
+  const auto record = job.publish();
+  const OpenPoint point = open(job, 1);
+  job.flip(record.shards[2].base.key, 500);
+  job.flip(record.shards[1].base.key, 500);
+  for (const unsigned threads : {1U, 3U}) {
+    const RebuildLimits limits{threads, 1U << 30};
+    const auto stream = prepare_state(point.source, point.plan, 1, {true, StateFormat::kSafetensors, {}, limits});
+    REQUIRE_FALSE(stream);
+    CHECK(stream.error().where.find(record.shards[1].base.key) != std::string::npos);
+  }
 }
 
 TEST_CASE("a flipped byte of any object is seen, and named by its key") {

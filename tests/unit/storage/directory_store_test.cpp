@@ -74,6 +74,25 @@ TEST_CASE("put, create, get, read, length, list, remove in a directory") {
   CHECK(tmp_files(dir.path + "/points") == 0);
 }
 
+TEST_CASE("a large object comes whole and in pieces in order") {
+  TempDir dir(true);
+  auto store = open_at(dir.path);
+  for (const std::size_t size : {std::size_t{0}, std::size_t{1}, std::size_t{512} << 10, (std::size_t{3} << 20) + 17}) {
+    const std::string key = kKey + std::to_string(size);
+    std::vector<std::uint8_t> bytes(size);
+    for (std::size_t i = 0; i < size; ++i) bytes[i] = static_cast<std::uint8_t>(i * 2654435761U >> 24);
+    require_ok(store->put(key, {bytes}));
+    std::vector<std::uint8_t> seen;
+    const auto loaded =
+        ok(store->load(key, size, [&](ByteSpan piece) { seen.insert(seen.end(), piece.begin(), piece.end()); }));
+    CHECK(seen == bytes);
+    CHECK(std::equal(loaded.bytes().begin(), loaded.bytes().end(), bytes.begin(), bytes.end()));
+    if (size > 0) CHECK(store->load(key, size - 1, [](ByteSpan) {}).error().code == ErrorCode::kLimitReached);
+  }
+  CHECK(store->load("jobs/a/00000000000000000001/meta/none", 10, [](ByteSpan) {}).error().code ==
+        ErrorCode::kObjectMissing);
+}
+
 TEST_CASE("hostile keys stay inside the store; links and folders are no objects") {
   TempDir dir(true);
   auto store = open_at(dir.path + "/s");
