@@ -46,6 +46,15 @@ class Rendezvous:
         except Exception as error:
             raise RendezvousError("the store of the process group is gone: %r" % (error,)) from None
 
+    def first(self, key):
+        """True for exactly one of the ranks that ask."""
+        if self._store is None:
+            return True
+        try:
+            return self._store.add("first/" + key, 1) == 1
+        except Exception as error:
+            raise RendezvousError("the store of the process group is gone: %r" % (error,)) from None
+
     def tick(self, force=False):
         """Still working. At most five times a second."""
         now = time.monotonic()

@@ -1,6 +1,6 @@
 """gradtap.restore: a new process takes over exactly where a recovery point ends.
 
-Rank 0 chooses the point; every rank reads and checks it by itself; all agree through the store of the process group
+Rank 0 chooses the point; of the ranks on one machine one reads its state and all check it, each for itself; all agree through the store of the process group
 before anything is changed, and again after. No collective is added. Restored.start brings DistributedDataParallel into
 the bucket layout of the point and sets everything once more, the random generators last.
 """
@@ -60,6 +60,8 @@ class _Attempt:
         self._opened = None
         self.restored = None
         self.seconds = {}  # what this rank's time went into, over all candidates
+        self._loads = 0
+        self._lent = []  # files that other ranks of this machine may open until all have said how it went
 
     @contextlib.contextmanager
     def timed(self, part):
@@ -92,9 +94,10 @@ class _Attempt:
                                % type(self._optimizer).__qualname__)
         most = sum(4 * q.numel * (1 + len(model.kinds)) for q in model.parameters) * 2 + (64 << 20)
         with self.timed("read"):
-            state = self._fetch(most // 2, lambda out: source.state(self.job, lineage, step, out, most, tick))
-            side = self._fetch(0, lambda out: source.side(self.job, lineage, step, self.meeting.rank, out,
-                                                          MAX_SIDE_BYTES, tick))
+            state = self._state(most // 2, lambda out: source.state(self.job, lineage, step, out, most, tick))
+            with self._landing(0) as out:
+                source.side(self.job, lineage, step, self.meeting.rank, out, MAX_SIDE_BYTES, tick)
+                side = TensorFile(out)
         point_state = PointState(state, model, record)
         point_side = PointSide(side, record, self.meeting.rank, model, *self._things)
         with self.timed("check"):
@@ -114,10 +117,35 @@ class _Attempt:
             log.say("the point is read without a lease, it may be deleted meanwhile: %s" % error)
             return NoLease()
 
-    def _fetch(self, expected, read):
-        with landing.open_landing(expected, landing.ranks_here(self.meeting.world), self._scratch) as out:
+    def _landing(self, expected):
+        return landing.open_landing(expected, landing.ranks_here(self.meeting.world), self._scratch)
+
+    def _state(self, expected, read):
+        """Read by the first rank of this machine; the others map what it read, and check it as if they had."""
+        self._loads += 1
+        key = "state/%d/%s" % (self._loads, landing.machine())
+        if not self.meeting.first(key):
+            what = json.loads(self.meeting.hear(key, "another rank of this machine"))
+            if "error" in what:
+                raise PointUnreadable("another rank of this machine could not read it: %s" % what["error"])
+            try:
+                with landing.open_told(what) as file:
+                    return TensorFile(file)
+            except OSError as error:
+                log.say("this rank reads the point for itself: %s" % error)
+                with self._landing(expected) as out:
+                    read(out)
+                    return TensorFile(out)
+        out = self._landing(expected)
+        self._lent.append(out)
+        try:
             read(out)
-            return TensorFile(out)
+            landing.seal(out)
+        except Exception as error:
+            self.meeting.say(key, json.dumps({"error": str(error)[:4000] or repr(error)}))
+            raise
+        self.meeting.say(key, json.dumps(landing.told(out)))
+        return TensorFile(out)
 
     def guarded(self, function, *args):
         """None, or the RestoreError that came of it."""
@@ -139,7 +167,13 @@ class _Attempt:
 
     def agree(self, tag, error):
         """Every rank says how it went; rank 0 says what follows from it. Returns one error, as (rank, name, text)."""
-        mine = None if error is None else [self.meeting.rank, error.name, str(error)]
+        try:
+            return self._agree(tag, None if error is None else [self.meeting.rank, error.name, str(error)])
+        finally:
+            while self._lent:
+                self._lent.pop().close()
+
+    def _agree(self, tag, mine):
         if self.meeting.rank != 0:
             self.meeting.say("outcome/%s/%d" % (tag, self.meeting.rank), json.dumps(mine))
             return json.loads(self.meeting.hear("verdict/%s" % tag, "rank 0"))

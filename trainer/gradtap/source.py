@@ -197,9 +197,9 @@ class DirectorySource:
         return self._json(["points", "show", "--job", job] + _at(lineage, step), tick)
 
     def state(self, job, lineage, step, out, most, tick=no_tick):
-        # What the program keeps is copied into `out`: a share of what is free now, for every rank of this machine.
+        # What the program keeps is copied into `out`: a share of what is free now, should every rank of this machine read.
         memory_mb = landing.free_bytes() // (landing.SHARE * self._ranks_here) >> 20
-        threads = len(os.sched_getaffinity(0)) // self._ranks_here
+        threads = len(os.sched_getaffinity(0))  # they do not: one does (restore.py)
         self._run(["export", "--job", job] + _at(lineage, step) +
                   ["--out", "/dev/fd/%d" % out.fileno(), "--format", "safetensors", "--optimizer", "--memory-mb",
                    str(max(1, memory_mb)), "--threads", str(max(1, min(threads, MAX_THREADS)))], tick, out, most)

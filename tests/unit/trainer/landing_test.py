@@ -43,6 +43,25 @@ class Landing(unittest.TestCase):
             self.assertEqual(landing.free_bytes(), 200)
         self.assertGreater(landing.free_bytes(), 0)
 
+    def test_what_was_read_is_lent_to_this_machine_and_cannot_change(self):
+        with mock.patch.object(landing, "free_bytes", lambda: 1 << 30):
+            out = landing.open_landing(100, 1)
+        with out:
+            out.write(b"bytes of a point")
+            landing.seal(out)
+            what = landing.told(out)
+            with landing.open_told(what) as file:
+                self.assertEqual(file.read(), b"bytes of a point")
+            for change in (lambda: out.write(b"!"), lambda: out.truncate(3), lambda: out.truncate(1 << 20)):
+                with self.assertRaises(PermissionError):
+                    change()
+            for other in (dict(what, bytes=15), dict(what, pid=0), dict(what, fd=4000), {}, None, {"pid": "1"}):
+                with self.assertRaises((OSError, TypeError)) as caught:
+                    landing.open_told(other)
+                self.assertIsInstance(caught.exception, OSError, other)
+        with self.assertRaises(OSError):
+            landing.open_told(what)
+
     def test_ranks_of_this_machine(self):
         for value, ranks in (("4", 4), ("99", 8), ("0", 1), ("x", 8), (None, 8)):
             with mock.patch.dict(os.environ, {} if value is None else {"LOCAL_WORLD_SIZE": value}):
