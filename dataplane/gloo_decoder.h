@@ -104,7 +104,9 @@ class GlooDecoder final : public Decoder {
   std::uint64_t generation_ = 0;
   std::shared_ptr<const EndpointTable> endpoints_;
   std::unordered_map<FlowKey, std::unique_ptr<Connection>, FlowKeyHash> connections_;  // by the key first seen
-  std::unordered_map<FlowKey, Direction, FlowKeyHash> directions_;                     // both keys
+  using Directions = std::unordered_map<FlowKey, Direction, FlowKeyHash>;
+  Directions directions_;                                   // both keys
+  std::array<const Directions::value_type*, 16> recent_{};  // of directions_; most packets follow one of their flow
 };
 
 }  // namespace gradtap::dataplane

@@ -3,10 +3,23 @@
 #include <cstdlib>
 #include <utility>
 
+#include <sys/mman.h>
+
 namespace gradtap::dataplane {
 namespace {
 constexpr std::size_t kGranule = 4096;  // equal buckets of a layout then always find each other's buffers
+constexpr std::size_t kLargePage = std::size_t{2} << 20;
+constexpr std::size_t kSmallAlignment = 64;
+
+// In huge pages where the kernel has them: each byte is written once and read once, so page faults and misses of the
+// address cache are a good part of its cost.
+std::uint8_t* allocate(std::size_t capacity) {
+  const bool large = capacity >= kLargePage;
+  auto* const data = static_cast<std::uint8_t*>(std::aligned_alloc(large ? kLargePage : kSmallAlignment, capacity));
+  if (data != nullptr && large) (void)madvise(data, capacity, MADV_HUGEPAGE);  // a wish, not a need
+  return data;
 }
+}  // namespace
 
 PooledBuffer::~PooledBuffer() {
   if (pool_) pool_->give_back(data_, capacity_);
@@ -57,7 +70,7 @@ PooledBuffer OpBufferPool::acquire(std::size_t bytes) {
     }
     free_idle();
   }
-  auto* data = static_cast<std::uint8_t*>(std::aligned_alloc(64, capacity));
+  auto* data = allocate(capacity);
   if (data == nullptr) {
     if (memory_) memory_->give_back(MemoryAccount::kOps, capacity);
     ++usage_.refused;
