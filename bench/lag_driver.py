@@ -3,8 +3,8 @@
 until the job cannot go faster. Usage: lag_driver.py [SECONDS a rate]
 
 One job of two ranks; its pause after each step shrinks. At each rate: what the mirror port carried, frames that the port
-lost and the node's gaps, and the longest lag seen (steps committed by rank 0 less steps published). UPLOAD_LAG is no
-loss: a recovery point is being written.
+lost and the node's gaps that no later frame mends, and the longest lag seen (steps committed by rank 0 less steps
+published).
 """
 import os
 import sys
@@ -21,7 +21,7 @@ RANKS = 2
 JOB = ["--width", 192, "--layers", 6, "--context", 8, "--batch", 1, "--bucket-mb", 2, "--no-roots"]
 PAUSES = (0.4, 0.2, 0.1, 0.05, 0.0)
 LAG = 2
-PASSING = {"UPLOAD_LAG"}
+LOSSES = {"LOST_DEFINITIVE", "OVERLOAD_SHED", "CONFLICT", "UNWIRED", "DIVERGED"}
 
 
 def port_counts(r):
@@ -41,7 +41,7 @@ def level(r, cluster, job, pause, seconds):
         harness.require(job.running(), "the job ended")
         published = cluster.numbers()["published"]
         lags.append(max(0, job.committed() - published))
-        gaps |= cluster.gaps() - PASSING
+        gaps |= cluster.gaps() & LOSSES
         time.sleep(0.1)
     took, after = time.monotonic() - begun, port_counts(r)
     rate = (after[0] - before[0]) / took / 1e6
