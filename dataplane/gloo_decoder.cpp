@@ -143,7 +143,10 @@ void GlooDecoder::deliver(Direction direction, const FrameView& view, FlowContex
   if (!view.payload.empty()) flow().data(sequence, view.payload, context);
   if ((view.flags & (kTcpFin | kTcpRst)) != 0) {
     flow().close();
-    if ((view.flags & kTcpRst) != 0) reverse().close();
+    if ((view.flags & kTcpRst) != 0) {
+      flow().reset();
+      reverse().reset();
+    }
     if (!connection.reported_closed && flow().closed() && reverse().closed()) {
       connection.reported_closed = true;
       directory_.closed(connection.first_flow);

@@ -216,7 +216,7 @@ void GlooFlow::place_framed(std::uint64_t position, ByteSpan bytes, FlowContext&
 // Copies bytes whose header is missing. A full store ends the wait for it.
 void GlooFlow::store(std::uint64_t position, ByteSpan bytes, FlowContext& context) {
   ++context.counters.stored_frames;
-  while (!bytes.empty() && !store_.insert(position, bytes)) {
+  while (!bytes.empty() && !store_.insert(position, bytes, {context.now_ns, context.packets})) {
     ++context.counters.window_hits;
     const std::uint64_t cost = store_.cost();
     settle(context, Force::kOnce);
@@ -325,15 +325,12 @@ bool GlooFlow::settle_search(FlowContext& context, Force force) {
     }
     const Chain verdict = chain(at);
     if (verdict == Chain::kBroken) {
-      candidate_since_ns_ = 0;
       at += config_.resync_step_bytes;
       continue;
     }
     if (verdict == Chain::kOpen && force == Force::kNo) {
-      const bool waited =
-          candidate_since_ns_ != 0 && context.now_ns - candidate_since_ns_ >= config_.reorder_grace_ms * 1'000'000;
-      if (!waited) {
-        if (candidate_since_ns_ == 0) candidate_since_ns_ = std::max<std::uint64_t>(context.now_ns, 1);
+      const auto whole = store_.arrival(at + kGlooHeaderBytes - 1);
+      if (!whole || context.now_ns - whole->ns < config_.reorder_grace_ms * 1'000'000) {
         search_from_ = at;
         store_.erase_before(at);
         return false;
@@ -376,8 +373,6 @@ void GlooFlow::adopt(std::uint64_t header_position, FlowContext& context) {
   }
   mode_ = Mode::kFramed;
   next_header_ = header_position;
-  candidate_since_ns_ = 0;
-  hole_since_ns_ = 0;
   store_.erase_before(header_position);
 }
 
@@ -388,7 +383,6 @@ bool GlooFlow::header(const std::uint8_t* p, bool payload_follows, FlowContext& 
   message.begin = next_header_ + kGlooHeaderBytes;
   message.end = next_header_ + parsed->stream_bytes;
   next_header_ = message.end;
-  hole_since_ns_ = 0;
   const bool collective = parsed->type != CollectiveType::kUnknown;
   if (collective && (!last_tag_known_ || tag_distance(parsed->tag, last_tag_) > 0)) {
     last_tag_ = parsed->tag;
@@ -470,8 +464,6 @@ void GlooFlow::enter_search(std::uint64_t from) {
   mode_ = Mode::kSearch;
   search_from_ = from;
   align_ = from % config_.resync_step_bytes;
-  candidate_since_ns_ = 0;
-  hole_since_ns_ = 0;
   hole_known_ = false;
 }
 
@@ -500,24 +492,14 @@ bool GlooFlow::hole() const {
   return !store_.empty() && store_.run_end(next_header_) < store_.end();
 }
 
-bool GlooFlow::grace_over(std::uint64_t since_ns, std::uint64_t since_packets, const FlowContext& context) const {
-  return context.now_ns - since_ns >= config_.reorder_grace_ms * 1'000'000 &&
-         context.packets - since_packets >= config_.reorder_grace_packets;
-}
-
-bool GlooFlow::hole_is_definitive(FlowContext& context) {
-  if (!hole()) {
-    hole_since_ns_ = 0;
-    return false;
-  }
-  if (hole_since_ns_ == 0) {
-    hole_since_ns_ = std::max<std::uint64_t>(context.now_ns, 1);
-    hole_since_packets_ = context.packets;
-    return false;
-  }
-  // PROTOCOLS 4.5 (a).
-  const bool acked = acked_known_ && acked_ > store_.run_end(next_header_);
-  return acked && grace_over(hole_since_ns_, hole_since_packets_, context);
+// PROTOCOLS 4.5 (a). A reordered frame that comes to lie in front of the others starts the wait anew.
+bool GlooFlow::hole_is_definitive(const FlowContext& context) const {
+  if (!hole()) return false;
+  const std::uint64_t missing = store_.run_end(next_header_);
+  const auto behind = store_.arrival(missing);
+  const bool acked = reset_ || (acked_known_ && acked_ > missing);
+  return acked && behind && context.now_ns - behind->ns >= config_.reorder_grace_ms * 1'000'000 &&
+         context.packets - behind->packets >= config_.reorder_grace_packets;
 }
 
 bool GlooFlow::tag_plausible(std::uint32_t tag) const {

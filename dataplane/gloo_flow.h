@@ -13,6 +13,9 @@
 // were reported exact: collectives are started in tag order by a few workers, so a higher tag cannot have had a message
 // inside the hole while that many lower ones had not sent any.
 //
+// Holes age beside one another, each since the first byte behind it came: after a burst of losses all of them are given
+// up within one grace, however many wait in the store.
+//
 // A hole that is exactly one header long costs nothing: only a notification fits. Not done: explaining longer holes by
 // whole messages of open tags, which needs the lengths that the schedule allows (another edge serves those bytes).
 //
@@ -112,8 +115,9 @@ class GlooFlow {
   // connection reuses the 4-tuple.
   [[nodiscard]] bool start(std::uint32_t first_sequence);
   void data(std::uint32_t sequence, ByteSpan payload, FlowContext& context);
-  void ack(std::uint32_t acknowledgement);  // by the other side, of this direction's bytes
-  void close() { closed_ = true; }          // FIN or RST; late frames are still placed
+  void ack(std::uint32_t acknowledgement);   // by the other side, of this direction's bytes
+  void close() { closed_ = true; }           // FIN or RST; late frames are still placed
+  void reset() { closed_ = reset_ = true; }  // RST: nobody acknowledges anything any more
 
   void tick(FlowContext& context);         // re-examines what waits; call it also when no frame comes
   void flush_holes(FlowContext& context);  // nothing that is missing will come any more
@@ -166,8 +170,7 @@ class GlooFlow {
   void lose_position(std::uint32_t sequence, FlowContext& context);
   void become_foreign(FlowContext& context);
   [[nodiscard]] bool hole() const;
-  [[nodiscard]] bool grace_over(std::uint64_t since_ns, std::uint64_t since_packets, const FlowContext& context) const;
-  [[nodiscard]] bool hole_is_definitive(FlowContext& context);
+  [[nodiscard]] bool hole_is_definitive(const FlowContext& context) const;
   [[nodiscard]] std::optional<GlooHeader> candidate(const std::uint8_t* p) const;
   [[nodiscard]] Chain chain(std::uint64_t position) const;
   [[nodiscard]] bool tag_plausible(std::uint32_t tag) const;
@@ -179,6 +182,7 @@ class GlooFlow {
   Mode mode_ = Mode::kNew;
   bool proven_ = false;
   bool closed_ = false;
+  bool reset_ = false;
   bool born_ = false;  // its SYN is known
   std::uint32_t comm_ = 0;
 
@@ -192,14 +196,11 @@ class GlooFlow {
   std::uint64_t next_header_ = 0;  // H
   std::deque<Message> recent_;
   ReorderStore store_;
-  std::uint64_t hole_since_ns_ = 0;  // 0: none is pending
-  std::uint64_t hole_since_packets_ = 0;
 
   std::uint64_t search_from_ = 0;
   bool hole_known_ = false;  // the search began at a missing header, at next_header_
   std::uint64_t align_ = 0;
   std::uint64_t searched_bytes_ = 0;
-  std::uint64_t candidate_since_ns_ = 0;  // 0: none is pending
 
   std::unordered_map<std::uint64_t, Tag> tags_;  // by type and tag
   Tag overflow_{.blocked = true};                // where no state can be kept

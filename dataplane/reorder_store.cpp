@@ -15,7 +15,7 @@ ReorderStore::Blocks::const_iterator ReorderStore::covering_or_after(std::uint64
   return it;
 }
 
-bool ReorderStore::insert(std::uint64_t position, ByteSpan bytes) {
+bool ReorderStore::insert(std::uint64_t position, ByteSpan bytes, Arrival arrival) {
   const std::uint64_t worst = bytes.size() + kBlockOverhead;
   if (cost_ + worst > window_bytes_ || budget_->used + worst > budget_->limit) return false;
   const std::uint64_t end = position + bytes.size();
@@ -33,7 +33,7 @@ bool ReorderStore::insert(std::uint64_t position, ByteSpan bytes) {
     auto memory = std::make_shared_for_overwrite<std::uint8_t[]>(size);
     std::memcpy(memory.get(), bytes.data() + (at - position), size);
     const std::uint8_t* data = memory.get();
-    blocks_.emplace(at, Block{std::move(memory), data, size, size + kBlockOverhead});
+    blocks_.emplace(at, Block{std::move(memory), data, size, size + kBlockOverhead, arrival});
     cost_ += size + kBlockOverhead;
     at = stop;
   }
@@ -64,6 +64,11 @@ bool ReorderStore::read(std::uint64_t position, std::uint8_t* out, std::size_t c
 std::uint64_t ReorderStore::next_stored(std::uint64_t position) const {
   const auto it = covering_or_after(position);
   return it == blocks_.end() ? kNone : std::max(position, it->first);
+}
+
+std::optional<Arrival> ReorderStore::arrival(std::uint64_t position) const {
+  const auto it = covering_or_after(position);
+  return it == blocks_.end() ? std::nullopt : std::optional(it->second.arrival);
 }
 
 std::uint64_t ReorderStore::run_end(std::uint64_t position) const {

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 
 #include "common/bytes.h"
 #include "common/memory_ledger.h"
@@ -38,24 +39,31 @@ struct StoreBudget {
   }
 };
 
+// When a byte was first seen: by the clock, and by the frames of the tap.
+struct Arrival {
+  std::uint64_t ns = 0;
+  std::uint64_t packets = 0;
+};
+
 class ReorderStore {
  public:
   static constexpr std::uint64_t kNone = ~std::uint64_t{0};
-  static constexpr std::uint64_t kBlockOverhead = 128;  // what a block costs besides its bytes
+  static constexpr std::uint64_t kBlockOverhead = 160;  // what a block costs besides its bytes
 
   ReorderStore(std::uint64_t window_bytes, StoreBudget& budget) : window_bytes_(window_bytes), budget_(&budget) {}
   ~ReorderStore() { clear(); }
   ReorderStore(const ReorderStore&) = delete;
   ReorderStore& operator=(const ReorderStore&) = delete;
 
-  [[nodiscard]] bool insert(std::uint64_t position, ByteSpan bytes);
+  [[nodiscard]] bool insert(std::uint64_t position, ByteSpan bytes, Arrival arrival = {});
   // Copies [position, position + count) to `out`; false when a byte is missing.
   [[nodiscard]] bool read(std::uint64_t position, std::uint8_t* out, std::size_t count) const;
   // The bytes from `position` to the end of the block that holds it; empty when it is not stored.
   [[nodiscard]] ByteSpan view(std::uint64_t position) const;
-  [[nodiscard]] std::uint64_t next_stored(std::uint64_t position) const;  // kNone when there is none
-  [[nodiscard]] std::uint64_t run_end(std::uint64_t position) const;      // first missing byte from position on
-  [[nodiscard]] std::uint64_t end() const;                                // after the last stored byte; 0 when empty
+  [[nodiscard]] std::uint64_t next_stored(std::uint64_t position) const;       // kNone when there is none
+  [[nodiscard]] std::optional<Arrival> arrival(std::uint64_t position) const;  // of the first byte stored from there on
+  [[nodiscard]] std::uint64_t run_end(std::uint64_t position) const;           // first missing byte from position on
+  [[nodiscard]] std::uint64_t end() const;  // after the last stored byte; 0 when empty
   void erase_before(std::uint64_t position);
   void clear() { erase_before(kNone); }
   [[nodiscard]] bool empty() const { return blocks_.empty(); }
@@ -77,6 +85,7 @@ class ReorderStore {
     const std::uint8_t* data = nullptr;
     std::size_t size = 0;
     std::uint64_t cost = 0;
+    Arrival arrival;
   };
   using Blocks = std::map<std::uint64_t, Block>;
   [[nodiscard]] Blocks::const_iterator covering_or_after(std::uint64_t position) const;

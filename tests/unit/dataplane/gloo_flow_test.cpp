@@ -262,6 +262,76 @@ TEST_CASE("a header hole is given up only after ack, time and packets") {
   }
 }
 
+// What a burst leaves behind on a flow of notifications: one frame each, every third one lost.
+struct BurstRig : Rig {
+  static constexpr int kFrames = 900;
+  BurstRig() {
+    for (int i = 0; i < kFrames + 30; ++i) put_header(stream, 2, 4, 5, 400);
+    born();
+    for (int i = 0; i < kFrames; ++i) {
+      if (i % 3 != 1) send(notification(i));
+      if (i % 30 == 0) ++now_ms;
+    }
+  }
+  static Piece notification(int i) {
+    return {48U * static_cast<std::uint64_t>(i), 48U * static_cast<std::uint64_t>(i + 1)};
+  }
+  void pass_grace() {
+    now_ms += 50;
+    packets += 4096;
+  }
+};
+
+TEST_CASE("holes that a burst left are given up within one grace, and then no more are") {
+  BurstRig rig;
+  CHECK(rig.counters.header_holes == 0);
+  rig.ack(48 * BurstRig::kFrames);
+  rig.pass_grace();
+  rig.tick();
+  CHECK(rig.counters.header_holes == BurstRig::kFrames / 3);
+  CHECK(rig.counters.harmless_holes + rig.counters.weak_resyncs == BurstRig::kFrames / 3);
+  CHECK(rig.flow.state() == FlowState::kAnchored);
+  CHECK(!rig.flow.waiting());
+  CHECK(rig.budget.used == 0);
+  CHECK(rig.counters.notifications == BurstRig::kFrames * 2 / 3);
+  for (int i = BurstRig::kFrames; i < BurstRig::kFrames + 30; ++i) rig.send(BurstRig::notification(i));
+  rig.pass_grace();
+  rig.tick();
+  CHECK(rig.counters.header_holes == BurstRig::kFrames / 3);
+  CHECK(rig.counters.notifications == BurstRig::kFrames * 2 / 3 + 30);
+}
+
+TEST_CASE("a hole's age is that of the bytes behind it: a young one waits while old ones go") {
+  BurstRig rig;
+  rig.ack(48 * (BurstRig::kFrames + 30));
+  rig.pass_grace();
+  rig.send(BurstRig::notification(BurstRig::kFrames + 1));  // the one before it may be on its way
+  CHECK(rig.counters.header_holes == BurstRig::kFrames / 3);
+  rig.send(BurstRig::notification(BurstRig::kFrames));
+  CHECK(!rig.flow.waiting());
+  rig.pass_grace();
+  rig.tick();
+  CHECK(rig.counters.header_holes == BurstRig::kFrames / 3);
+}
+
+TEST_CASE("after a reset nobody acknowledges: the grace alone decides") {
+  for (const bool reset : {false, true}) {
+    BurstRig rig;
+    if (reset) {
+      rig.flow.reset();
+    } else {
+      rig.flow.close();
+    }
+    CHECK(rig.flow.closed());
+    rig.tick();
+    CHECK(rig.counters.header_holes == 0);
+    rig.pass_grace();
+    rig.tick();
+    CHECK(rig.counters.header_holes == (reset ? BurstRig::kFrames / 3 : 0));
+    CHECK(rig.flow.waiting() == !reset);
+  }
+}
+
 TEST_CASE("a late header within the grace loses nothing") {
   HoleRig rig;
   rig.send({rig.hole.end, rig.stream.size()});

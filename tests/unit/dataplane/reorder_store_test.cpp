@@ -61,7 +61,7 @@ TEST_CASE("bounds: one-byte blocks cost more than a byte; a shared budget holds"
   const std::uint8_t byte = 1;
   int stored = 0;
   for (std::uint64_t i = 0; i < 2000; ++i) stored += a.insert(2 * i, {&byte, 1}) ? 1 : 0;
-  CHECK(stored == 2000 / 129);
+  CHECK(stored == 2000 / 161);
   const std::vector<std::uint8_t> big(1000);
   CHECK(!b.insert(0, big));  // the budget is nearly used up
   CHECK(b.empty());
