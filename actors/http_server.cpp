@@ -110,6 +110,11 @@ bool takes_body(const std::string& method) {
   return method == "POST" || method == "PUT" || method == "DELETE";
 }
 
+bool is_without_length(const httplib::Request& request) {
+  return request.has_header("Transfer-Encoding") ||
+         ((request.method == "POST" || request.method == "PUT") && !request.has_header("Content-Length"));
+}
+
 std::uint64_t announced_bytes(const httplib::Request& request) {
   return request.get_header_value<std::uint64_t>("Content-Length");
 }
@@ -133,9 +138,7 @@ class BoundedServer final : public httplib::Server {
   }
   // httplib asks for a backlog of 5.
   void widen_backlog() { (void)::listen(svr_sock_.load(), kBacklog); }
-
- private:
-  bool process_and_close_socket(socket_t socket) override {
+  void serve(socket_t socket) {
     HttpConnection connection(socket, limits_, table_, counters_);
     bool unread = false;
     while (connection.wait_for_request(svr_sock_)) {
@@ -149,6 +152,11 @@ class BoundedServer final : public httplib::Server {
       if (!answered || closed || unread) break;
     }
     if (unread) connection.linger();
+  }
+
+ private:
+  bool process_and_close_socket(socket_t socket) override {
+    serve(socket);
     return true;
   }
 
@@ -182,10 +190,9 @@ struct HttpServer::Impl {
                          "docs/side-channel.md says what is taken"},
                         status);
     };
-    // A chunked body has no length to refuse it by, and httplib would gather all of it; a packed one has another
-    // length.
-    if (from.has_header("Transfer-Encoding"))
-      return malformed("a body without a length is not taken", "Content-Length", 411);
+    // Of a body without a length, chunked or up to the end of the connection, httplib would gather all that comes; a
+    // packed one has another length.
+    if (is_without_length(from)) return malformed("a body without a length is not taken", "Content-Length", 411);
     if (from.has_header("Content-Encoding")) return malformed("a packed body is not taken", "plain bytes", 415);
     if (from.get_header_value_count("Content-Length") > 1 || from.get_header_value_count("Authorization") > 1)
       return malformed("a header is there twice", "one of a kind", 400);
@@ -228,7 +235,7 @@ struct HttpServer::Impl {
   // Before the body is read; true: it is not.
   [[nodiscard]] bool route(const httplib::Request& from, httplib::Response& to) {
     HttpConnection& connection = HttpConnection::current();
-    const bool body_follows = from.has_header("Transfer-Encoding") || announced_bytes(from) > 0;
+    const bool body_follows = is_without_length(from) || announced_bytes(from) > 0;
     const auto refused = refuse_head(from);
     // What is not read as a body would be taken for the next request.
     if (body_follows && (refused || !takes_body(from.method))) {
@@ -343,6 +350,10 @@ void HttpServer::stop() {
   if (!impl_->thread.joinable()) return;
   impl_->server.stop();
   impl_->thread.join();
+}
+
+void HttpServer::serve(int socket) {
+  impl_->server.serve(socket);
 }
 
 std::uint64_t HttpServer::requests() const {

@@ -64,6 +64,8 @@ class HttpServer {
 
   [[nodiscard]] Status start();
   void stop();
+  // What happens to an accepted connection, on the calling thread; closes it.
+  void serve(int socket);
   [[nodiscard]] std::uint16_t port() const { return port_; }
   [[nodiscard]] std::uint64_t requests() const;
   [[nodiscard]] std::uint64_t refused_bodies() const;

@@ -228,6 +228,12 @@ TEST_CASE("a body over the limit is refused before it is read, and the server li
   for (int i = 0; i < 4; ++i) chunked.send("1388\r\n" + std::string(5000, 'y') + "\r\n");
   chunked.send("0\r\n\r\n");
   CHECK(starts_with(chunked.answer(), "HTTP/1.1 411"));
+  // Up to the end of the connection: as much as the client likes to send.
+  for (const char* const method : {"POST", "PUT"}) {
+    Client endless(server.port());
+    endless.send(fmt::format("{} /chunk HTTP/1.1\r\nHost: x\r\n\r\n", method) + std::string(20'000, 'y'));
+    CHECK(starts_with(endless.answer(), "HTTP/1.1 411"));
+  }
   Client other(server.port());
   other.send(request("PUT", "/chunk", std::string(10'000, 'z')));
   CHECK(starts_with(other.answer(), "HTTP/1.1 200"));
@@ -433,6 +439,93 @@ TEST_CASE("what a head says reaches the judge as it was written") {
                       "authorization: GT1 k:0\r\nVia: 1.1 x\r\n"));
   CHECK(starts_with(client.answer(), "HTTP/1.1 200"));
   CHECK(seen == "PUT /a/b /a%2Fb?x=%31&y s 7 d GT1 k:0 true");
+}
+
+TEST_CASE("whoever asks for somebody else says so in one of three headers") {
+  std::vector<bool> proxied;
+  Server server({}, [&proxied](const RequestHead& head) -> Result<Admission> {
+    proxied.push_back(head.proxied);
+    return Admission{};
+  });
+  Client client(server.port());
+  for (const char* const header :
+       {"", "X-Forwarded-For: 1.2.3.4\r\n", "forwarded: for=1.2.3.4\r\n", "Via: 1.1 x\r\n"}) {
+    client.send(request("GET", "/x", {}, header));
+    CHECK(starts_with(client.answer(), "HTTP/1.1 200"));
+  }
+  CHECK(proxied == std::vector<bool>{false, true, true, true});
+}
+
+TEST_CASE("an admission is that of one request, and its body is judged before a handler sees it") {
+  std::vector<std::string> judged;
+  HttpHandlers handlers;
+  handlers.admit = [](const RequestHead& head) -> Result<Admission> {
+    return Admission{std::string(head.session), {}};
+  };
+  handlers.check_body = [&judged](const Admission& admission, std::string_view body) -> Status {
+    judged.push_back(fmt::format("{}:{}", admission.caller, body));
+    if (body == "forged") return fail(ErrorCode::kForbidden, "not what was signed");
+    return {};
+  };
+  std::vector<std::string> answered;
+  handlers.answer = [&answered](HttpRequest&& got) {
+    answered.push_back(got.caller + ":" + got.body);
+    return HttpAnswer{};
+  };
+  HttpServer server({}, std::move(handlers));
+  REQUIRE(server.start());
+  Client client(server.port());
+  client.send(request("POST", "/x", "one", "X-Gradtap-Session: a\r\n"));
+  CHECK(starts_with(client.answer(), "HTTP/1.1 200"));
+  client.send(request("POST", "/x", "forged", "X-Gradtap-Session: b\r\n"));
+  CHECK(starts_with(client.answer(), "HTTP/1.1 403"));
+  client.send(request("POST", "/x", "two"));
+  CHECK(starts_with(client.answer(), "HTTP/1.1 200"));
+  CHECK(judged == std::vector<std::string>{"a:one", "b:forged", ":two"});
+  CHECK(answered == std::vector<std::string>{"a:one", ":two"});
+}
+
+TEST_CASE("a body earns time by what has come of it; a head and a trickle earn none") {
+  HttpServerOptions options;
+  options.request_timeout_ms = 400;
+  options.body_bytes_max = 8u << 20;
+  Server server(options);
+  // 3 MiB in 5 parts, 200 ms apart: a second in all, but never behind what it earned.
+  Client steady(server.port());
+  const std::string part((3u << 20) / 5, 'b');
+  steady.send(fmt::format("PUT /x HTTP/1.1\r\nContent-Length: {}\r\n\r\n", part.size() * 5));
+  for (int i = 0; i < 5; ++i) {
+    steady.send(part);
+    std::this_thread::sleep_for(i < 4 ? 200ms : 0ms);
+  }
+  CHECK(starts_with(steady.answer(), "HTTP/1.1 200"));
+  CHECK(server.server->late() == 0);
+  // The same second for a few bytes is too long.
+  Client trickle(server.port());
+  trickle.send("PUT /x HTTP/1.1\r\nContent-Length: 50\r\n\r\n");
+  const auto begin = std::chrono::steady_clock::now();
+  for (int i = 0; i < 40 && !trickle.closed(); ++i) {
+    trickle.send("b");
+    (void)trickle.rest(50ms);
+  }
+  CHECK(Seconds(std::chrono::steady_clock::now() - begin) < 1.5s);
+  CHECK(server.server->late() == 1);
+}
+
+TEST_CASE("time and bytes are counted anew for each request of a connection") {
+  HttpServerOptions options;
+  options.request_timeout_ms = 400;
+  Server server(options);
+  Client client(server.port());
+  // Three heads of 30 KiB, 250 ms apart: more bytes than one head may have, more time than one request.
+  std::string headers;
+  for (int i = 0; i < 300; ++i) headers += fmt::format("x{}: {}\r\n", i, std::string(90, 'y'));
+  for (int i = 0; i < 3; ++i) {
+    client.send(request("GET", "/x", {}, headers));
+    CHECK(starts_with(client.answer(), "HTTP/1.1 200"));
+    std::this_thread::sleep_for(250ms);
+  }
+  CHECK(server.server->late() == 0);
 }
 
 TEST_CASE("packed bodies, doubled headers, other methods and bodies of questions are refused by name") {
