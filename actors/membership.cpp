@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "actors/middleman.h"
+#include "common/json_text.h"
 
 namespace gradtap::actors {
 
@@ -282,7 +283,7 @@ caf::result<HttpAnswer> ask_all(MembershipPointer self, const std::string& what,
     self->request(entry.peer, self->state.options.deadlines.member(), ask_atom_v, what, argument)
         .then(
             [gathering, close_one, name = self->state.options.cluster->name(member)](const std::string& text) mutable {
-              json body = text.size() <= kAnswerBytesMax ? json::parse(text, nullptr, false) : json();
+              json body = text.size() <= kAnswerBytesMax ? parse_json_text(text) : json();
               if (body.is_object() && !body.contains("error")) gathering->answers[name] = std::move(body);
               close_one();
             },

@@ -3,6 +3,7 @@
 #include <optional>
 #include <utility>
 
+#include "common/json_text.h"
 #include "common/number_text.h"
 #include "recovery/point_json.h"
 
@@ -40,7 +41,7 @@ constexpr std::size_t kLeaseBodyMax = 4096;
 
 Result<std::string> holder_of(const HttpRequest& request) {
   if (request.body.size() <= kLeaseBodyMax) {
-    const auto body = nlohmann::json::parse(request.body, nullptr, false);
+    const auto body = parse_json_text(request.body);
     if (body.is_object())
       if (const auto holder = body.find("holder"); holder != body.end() && holder->is_string())
         return holder->get<std::string>();

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <string>
 
+#include "common/json_text.h"
+
 namespace gradtap::recovery {
 
 namespace {
@@ -114,7 +116,8 @@ json point_json(const schema::PointRecord& record, const Sha256& record_digest) 
   for (const schema::StepObject& step : record.steps) steps.push_back(object_json(step.object));
   json layout = nullptr;
   if (!canonical.layout_json.empty()) {
-    layout = json::parse(canonical.layout_json.begin(), canonical.layout_json.end(), nullptr, false);
+    layout =
+        parse_json_text({reinterpret_cast<const char*>(canonical.layout_json.data()), canonical.layout_json.size()});
     if (layout.is_discarded()) layout = nullptr;
   }
   json out = {{"format", canonical.format},

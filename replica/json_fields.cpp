@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include "common/json_text.h"
+
 namespace gradtap::replica {
 namespace {
 
@@ -17,7 +19,7 @@ std::unexpected<Error> json_wrong(std::string_view where, std::string_view expec
 }
 
 Result<Json> parse_json_object(std::string_view text, std::string_view where) {
-  Json document = Json::parse(text, nullptr, false);
+  Json document = parse_json_text(text);
   if (document.is_discarded() || !document.is_object())
     return fail(ErrorCode::kRequestMalformed, "a body is not a JSON object", std::string(where));
   return document;

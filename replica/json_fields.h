@@ -16,7 +16,7 @@ namespace gradtap::replica {
 
 using Json = nlohmann::json;
 
-// kRequestMalformed when the text is not a JSON object.
+// kRequestMalformed when the text is not a JSON object, or nested deeper than kJsonDepthMax.
 [[nodiscard]] Result<Json> parse_json_object(std::string_view text, std::string_view where);
 
 // "where" names the object that holds the field; errors name where.field.

@@ -2,6 +2,7 @@
 
 #include <httplib.h>
 
+#include "common/json_text.h"
 #include "common/request_signature.h"
 #include "common/sha256.h"
 
@@ -16,7 +17,7 @@ Error from_answer(const std::string& endpoint, const std::string& path, int stat
               "status 200",
               "status " + std::to_string(status),
               "see the node's log"};
-  const auto document = nlohmann::json::parse(body, nullptr, false);
+  const auto document = parse_json_text(body);
   if (!document.is_object() || !document.contains("error") || !document["error"].is_object()) return error;
   const auto& fields = document["error"];
   auto text = [&](const char* key, std::string& target) {
@@ -88,7 +89,7 @@ Result<nlohmann::json> document_of(const std::string& endpoint, const std::strin
                                    const httplib::Result& result) {
   if (!result) return unreachable(endpoint, result);
   if (result->status != 200) return std::unexpected(from_answer(endpoint, path, result->status, result->body));
-  auto document = nlohmann::json::parse(result->body, nullptr, false);
+  auto document = parse_json_text(result->body);
   if (!document.is_object())
     return fail(ErrorCode::kRequestMalformed, "the node's answer is not a JSON object", endpoint + path, "JSON",
                 result->body.substr(0, 60), "check that the endpoint is a gradtap node");
