@@ -114,9 +114,11 @@ AssemblerActor::behavior_type assembler(AssemblerPointer self, const AssemblerOp
         const bool new_coordinator = wiring->coordinator && wiring->coordinator != state.wiring->coordinator;
         // What is open of the run that ended would stand beside the new run's ops for ever. The new run has connections
         // of its own, and what it has sent before its first step tells the coordinator what those ops are not.
-        if (new_coordinator && state.wiring->coordinator) {
+        // Runs that ended and were never followed count too: one that computed the same would fit as well.
+        if (new_coordinator) {
+          const std::uint32_t ended = state.options.directory ? state.options.directory->ended_comms() : 0;
           for (const dataplane::OpKey key : state.window->open_ops())
-            if (state.bound_comms.contains(key.comm)) state.window->abandon(key);
+            if (key.comm < ended || state.bound_comms.contains(key.comm)) state.window->abandon(key);
           state.bound_comms.clear();
         }
         state.wiring = wiring;

@@ -11,6 +11,7 @@
 
 #include "actors/interfaces.h"
 #include "actors/tap_retention.h"
+#include "dataplane/flow_directory.h"
 #include "dataplane/op_window.h"
 #include "dataplane/schedule.h"
 
@@ -20,7 +21,8 @@ struct AssemblerOptions {
   std::uint16_t index = 0;
   std::shared_ptr<const dataplane::Schedule> schedule;
   dataplane::OpWindowConfig window;
-  std::shared_ptr<TapRetention> retention;  // of shards that other nodes own; may be empty
+  std::shared_ptr<TapRetention> retention;                    // of shards that other nodes own; may be empty
+  std::shared_ptr<const dataplane::FlowDirectory> directory;  // says which comms have ended; may be empty
 };
 
 [[nodiscard]] AssemblerActor spawn_assembler(caf::actor_system& system, AssemblerOptions options);

@@ -133,6 +133,11 @@ std::uint32_t FlowDirectory::comm(std::uint32_t flow) {
   return connection.comm;
 }
 
+std::uint32_t FlowDirectory::ended_comms() const {
+  const std::scoped_lock lock(mutex_);
+  return comm_base_;
+}
+
 void FlowDirectory::reset(std::uint32_t first_kept) {
   const std::scoped_lock lock(mutex_);
   const std::uint32_t limit = std::min(first_kept, next_flow_);

@@ -97,6 +97,8 @@ class FlowDirectory final : public CommSource {
   [[nodiscard]] std::optional<FlowAdmission> renew(const FlowKey& key);
   void closed(std::uint32_t flow);  // both directions ended; the record may go when room is needed
   [[nodiscard]] std::uint32_t comm(std::uint32_t flow) override;
+  // Every connection of the comms below this one has ended: no run that is there now has sent anything on them.
+  [[nodiscard]] std::uint32_t ended_comms() const;
 
   // A new lineage: every flow with an id below `first_kept` ends (decoders drop it at their next call). A trainer
   // connects before it attaches, so pass the next_flow() noted when its predecessor ended; the default ends all.

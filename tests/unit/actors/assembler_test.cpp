@@ -21,8 +21,9 @@ struct AssemblerRig {
   gradtap::test::RingTraffic traffic{{2, 77}, 3, 40'000, 4, random};
   std::vector<std::unique_ptr<SegmentBurst>> bursts;
 
-  AssemblerRig() {
+  explicit AssemblerRig(std::shared_ptr<const dataplane::FlowDirectory> directory = nullptr) {
     AssemblerOptions options;
+    options.directory = std::move(directory);
     options.index = 4;
     options.schedule = std::make_shared<const dataplane::GlooRing>(3);
     assembler = spawn_assembler(system, std::move(options));
@@ -151,6 +152,29 @@ TEST_CASE("a coordinator that comes later is told everything") {
   for (std::uint32_t source = 0; source < 3; ++source) rig.lend(source);
   rig.wire(true);
   CHECK(rig.newest_summary().complete);
+}
+
+TEST_CASE("a run that had ended before the attach is forgotten: one that computes the same would fit as well") {
+  for (const bool ended : {true, false}) {
+    const auto directory = std::make_shared<dataplane::FlowDirectory>();
+    const auto connect = [&](std::uint16_t port) {
+      const dataplane::FlowKey key{dataplane::parse_ip("10.77.0.10").value(), dataplane::parse_ip("10.77.0.11").value(),
+                                   port, 6000};
+      return directory->admit(key, 0, 1, 0).value().forward.flow;
+    };
+    for (std::uint16_t comm = 0; comm < 3; ++comm) {  // the traffic of the rig is of comm 2
+      const std::uint32_t flow = connect(static_cast<std::uint16_t>(4000 + comm));
+      CHECK(directory->comm(flow) == comm);
+      if (ended || comm < 2) directory->closed(flow);
+    }
+    AssemblerRig rig(directory);
+    rig.wire(false);
+    for (std::uint32_t source = 0; source < 3; ++source) rig.lend(source);
+    CHECK(rig.ingress.status(rig.assembler)["open_ops"] == 1);
+    rig.wire(true);
+    CHECK(rig.newest_summary().complete == !ended);
+    CHECK(rig.ingress.status(rig.assembler)["open_ops"] == (ended ? 0 : 1));
+  }
 }
 
 TEST_CASE("forgotten ops are freed") {

@@ -75,13 +75,16 @@ TEST_CASE("comm: a run that ended in its start does not leave the pairs of the n
   const auto silent = directory.admit(key_of(2, 1, 4000, 5000), 2, 1, 0).value();  // never proved to be gloo
   CHECK(directory.comm(first.forward.flow) == 0);
   directory.closed(silent.forward.flow);
+  CHECK(directory.ended_comms() == 0);
   directory.closed(first.forward.flow);
+  CHECK(directory.ended_comms() == 1);
   const auto again = directory.admit(key_of(1, 0, 4001, 5001), 1, 0, 0).value();
   const auto other = directory.admit(key_of(2, 1, 4001, 5001), 2, 1, 0).value();
   CHECK(directory.comm(again.forward.flow) == 1);
   CHECK(directory.comm(other.forward.flow) == 1);
   // One of several connections that ends says nothing.
   directory.closed(again.forward.flow);
+  CHECK(directory.ended_comms() == 1);
   const auto third = directory.admit(key_of(3, 2, 4001, 5001), 3, 2, 0).value();
   CHECK(directory.comm(third.forward.flow) == 1);
   CHECK(directory.comm(directory.admit(key_of(2, 1, 4002, 5002), 2, 1, 0)->forward.flow) == 2);
