@@ -166,13 +166,15 @@ Result<Admission> AccessGuard::admit(const RequestHead& head) {
       return refuse(nothing_, ErrorCode::kUnauthorized, "the state of the job is closed", head,
                     "use the job's secret file or the admin token (gradtap --secret-file, --token-file)");
     case AccessNeed::kCommand:
-      return refuse(nothing_, ErrorCode::kUnauthorized, "commands from another host need the admin token", head,
-                    "gradtap --token-file FILE, with security.admin_token_file on the node; or run it on the node");
+      return refuse(
+          nothing_, ErrorCode::kUnauthorized, "commands from another host need the admin token", head,
+          "gradtap --token-file FILE, with security.admin_token_file on the node; or run it on the node, at 127.0.0.1");
     default:
       break;
   }
   return refuse(nothing_, ErrorCode::kUnauthorized, "questions from another host need a token", head,
-                "gradtap --token-file FILE, with security.read_token_file on the node; or ask on the node itself");
+                "gradtap --token-file FILE, with security.read_token_file on the node; or ask on the node itself, at "
+                "127.0.0.1");
 }
 
 Status AccessGuard::check_body(const Admission& admission, std::string_view body) {

@@ -65,7 +65,14 @@ Written timed_write(const std::string& directory) {
   return out;
 }
 
-// `what`: data or objects.
+// Where a directory that the node makes at its first start will lie.
+std::string existing_part(std::filesystem::path directory) {
+  std::error_code failed;
+  while (!std::filesystem::exists(directory, failed) && directory.has_relative_path())
+    directory = directory.has_parent_path() ? directory.parent_path() : ".";
+  return directory.string();
+}
+
 Findings directory_findings(const std::string& what, const std::string& directory, std::uint64_t reserve_bytes) {
   std::error_code failed;
   if (!std::filesystem::is_directory(directory, failed))
@@ -159,7 +166,12 @@ Findings ring_findings(const NodeConfig& config) {
 }
 
 Findings disk_findings(const NodeConfig& config) {
-  return directory_findings("disk", config.node.data_dir, config.store.min_free_bytes);
+  const std::string there = existing_part(config.node.data_dir);
+  Findings found = directory_findings("disk", there, config.store.min_free_bytes);
+  if (there != config.node.data_dir)
+    found.insert(found.begin(),
+                 {Verdict::kOk, "disk", config.node.data_dir + " is not there yet: the node makes it", ""});
+  return found;
 }
 
 Findings object_findings(const NodeConfig& config) {

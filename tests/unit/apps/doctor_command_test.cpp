@@ -54,7 +54,13 @@ TEST_CASE("doctor judges disks and the object directory, and leaves nothing in t
   CHECK(finding_of(report, "mirror")["verdict"] == "skipped");
   CHECK(std::filesystem::is_empty(patient.folder / "data"));
 
-  const auto bad = patient.judged(patient.config("absent", "[objects]\ndirectory = \"/proc/nothing\"\n"));
+  // The node makes its own directory at its first start; doctor does not.
+  const auto early = patient.judged(patient.config("later/data", "[store]\nmin_free_bytes = 0\n"));
+  CHECK(early.code == 0);
+  CHECK(early.text.find("is not there yet") != std::string::npos);
+  CHECK_FALSE(std::filesystem::exists(patient.folder / "later"));
+
+  const auto bad = patient.judged(patient.config("node.toml/data", "[objects]\ndirectory = \"/proc/nothing\"\n"));
   CHECK(bad.code == 1);
   const json wrong = json::parse(bad.text);
   CHECK(wrong["wrong"] == 2);
