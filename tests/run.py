@@ -96,7 +96,7 @@ def long_system():
             ("restart", ["long"], 3600), ("points_every_step", ["long"], 1800), ("cluster_kill", ["long"], 7200),
             ("trainer_kill", ["long"], 3600), ("point_damage", ["long"], 3600), ("publish_faults", ["long"], 2400),
             ("nccl_live", ["long"], 2400), ("link_security", ["long"], 900), ("gateway_attack", ["long"], 600),
-            ("scale_awkward", [], 1800), ("scale_work", [], 600), ("packages", [], 600),
+            ("scale_awkward", [], 1800), ("scale_work", [], 600), ("packages", [], 600), ("newcomer", [], 600),
             ("scale_chaos", ["--long"], 5400), ("user_cases", ["long"], 1800), ("live_page", [], 900), ("soak", [], 2400)]
 
 
