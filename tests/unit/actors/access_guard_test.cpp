@@ -115,8 +115,12 @@ TEST_CASE("who may do what at each path of a job with a secret") {
   for (const char* const path : {"/metrics", "/healthz", "/readyz", "/v1/status", "/v1/epoch"})
     CHECK(guard.need("GET", path) == AccessNeed::kRead);
   // Nothing is there, and nothing is said.
-  for (const char* const path : {"/", "/index.html", "/v1", "/v2/status", "/v1/jobs", "/v1/jobs/demo", "/v1/a/b"})
+  for (const char* const path : {"/", "/index.html", "/v1", "/v2/status", "/v1/jobs", "/v1/jobs/demo", "/v1/a/b"}) {
     CHECK(guard.need("GET", path) == AccessNeed::kNothing);
+    for (const char* const method : {"GET", "POST", "DELETE"})
+      for (const std::string& shown : {std::string(), std::string("Bearer x"), "GT1 new:" + std::string(64, '0')})
+        CHECK(verdict(guard, {method, path, "", "", "", "", shown}) == 0);
+  }
 }
 
 TEST_CASE("wrong forms of a signature, each by its name and counter") {
@@ -220,6 +224,7 @@ TEST_CASE("an open job: its own requests pass, questions and commands about the 
   CHECK(verdict(guard, {"GET", "/v1/status"}) == kNo);
   CHECK(verdict(guard, {"POST", "/v1/nodes"}) == kNo);
   CHECK(verdict(guard, {"POST", "/v1/nodes", "", "", "", "", "Bearer " + kAdmin}) == 0);
+  CHECK(verdict(guard, {"POST", "/v1/jobs/demo/points"}) == kNo);  // a command, of the job too
 }
 
 TEST_CASE("the rules of a configuration: other hosts reach a job with a secret, or one that is open on purpose") {

@@ -67,10 +67,51 @@ TEST_CASE("of a node that does not answer the newest known is shown, and that it
   CHECK(body["answered"].size() == 2);
 }
 
+TEST_CASE("the base is the newest epoch of the newest lineage that names shards") {
+  ClusterParts all{"a", {}, {"d"}, 0};
+  all.parts["a"] = placement(3, {holder("a", "in_sync", 10, 9)});
+  // The newest: d holds too, which does not answer, and b lets go, which b has done already.
+  all.parts["b"] = placement(4, {holder("a", "in_sync", 7, 7)});
+  all.parts["c"] = placement(5, {holder("a", "in_sync", 8, 8), holder("b", "releasing", 3, 3),
+                                 holder("c", "syncing", 2, 2), holder("d", "in_sync", 6, 6)});
+  all.parts["e"] = {{"epoch", 9}, {"lineage", 1}, {"shards", json::array()}};
+  json gone = holder("d", "in_sync", 6, 6);
+  gone["live"] = false;
+  CHECK(merged("placement", all)["shards"][0]["holders"] ==
+        json{holder("a", "in_sync", 10, 9), holder("c", "syncing", 2, 2), gone});
+  // Who answers about an older lineage is shown as others see it; what it says of its own is of another run.
+  all.parts["c"]["lineage"] = 2;
+  all.parts["a"]["lineage"] = 2;
+  all.parts["b"] = placement(7, {holder("a", "in_sync", 99, 99), holder("b", "in_sync", 99, 99)}, 1);
+  CHECK(merged("placement", all)["shards"][0]["holders"] ==
+        json{holder("a", "in_sync", 10, 9), holder("b", "releasing", 3, 3), holder("c", "syncing", 2, 2), gone});
+}
+
+TEST_CASE("status: the node that is asked, and the others beside it; digests and shards of all in order") {
+  ClusterParts all{"b", {}, {}, 0};
+  all.parts["a"] = {{"node", "a"}, {"absent", {"keeper", 3}}};
+  all.parts["b"] = {{"node", "b"}, {"jobs", {{{"job", "gpt"}}}}, {"absent", {"tap"}}};
+  all.parts["c"] = 7;
+  json body = merged("status", all);
+  CHECK(body["jobs"].size() == 1);
+  CHECK(body["nodes"] == json{all.parts["a"]});
+  CHECK(body["absent"] == json{"a: keeper", "tap"});
+  const auto root = [](std::uint64_t step, const char* text) { return json{{"step", step}, {"root", text}}; };
+  all.parts["a"]["digests"] = {root(7, "g"), root(2, "")};
+  all.parts["b"]["digests"] = {root(2, "b"), root(7, "other")};
+  CHECK(merged("digests", all)["digests"] == json{root(2, "b"), root(7, "g")});
+  all.parts["a"]["shards"] = {{{"shard", 5}}, {{"shard", 1}}};
+  all.parts["b"]["shards"] = {{{"shard", 1}}};
+  body = merged("shards", all);
+  CHECK(body["shards"] ==
+        json{{{"shard", 1}, {"node", "a"}}, {{"shard", 1}, {"node", "b"}}, {{"shard", 5}, {"node", "a"}}});
+}
+
 TEST_CASE("members: who answered is up or syncing by its own word, the others are down, with who heard them last") {
   const auto node = [](bool ready, std::uint64_t heard_b, std::uint64_t epoch) {
     json members = json::array();
     for (const char* name : {"a", "b", "c"}) members.push_back({{"name", name}, {"membership", "in"}, {"tap", false}});
+    members[0]["age_ms"] = members[2]["age_ms"] = 1;
     members[1]["age_ms"] = heard_b;
     members[1]["tap"] = heard_b < 500;
     json part = {{"epoch", epoch}, {"lineage", 1},       {"ready", ready}, {"tap", true},
@@ -79,7 +120,7 @@ TEST_CASE("members: who answered is up or syncing by its own word, the others ar
         placement(epoch, {holder("a", "in_sync", 5, 5), holder("b", "syncing", 3, 3), holder("c", "releasing", 4, 4)});
     return part;
   };
-  ClusterParts all{"c", {{"a", node(true, 900, 2)}, {"c", node(false, 400, 2)}}, {"b"}, 11};
+  ClusterParts all{"c", {{"a", node(true, 400, 2)}, {"c", node(false, 900, 2)}}, {"b"}, 11};
   all.parts["a"]["store_error"] = "away";
   const json body = merged("nodes", all);
   REQUIRE(body["members"].size() == 3);
@@ -90,12 +131,15 @@ TEST_CASE("members: who answered is up or syncing by its own word, the others ar
   CHECK(body["members"][1]["tap"] == true);
   CHECK(body["members"][2]["state"] == "syncing");
   CHECK(body["members"][0]["in_sync"] == 1);
+  CHECK(body["members"][0]["bytes_left"] == 0);
   CHECK(body["members"][1]["syncing"] == 1);
   CHECK(body["members"][1]["bytes_left"] == 1000);
   CHECK(body["members"][2]["releasing"] == 1);
   CHECK(body["members"][2]["assigned"] == 0);
   CHECK(body["store_error"] == "a: away");
   CHECK(body["training"] == 12);
+  all.parts["a"]["members"][1]["age_ms"] = "0";  // no number: c heard it last
+  CHECK(merged("nodes", all)["members"][1]["age_ms"] == 900);
 }
 
 TEST_CASE("a version: equal digests are one, different ones are named, and who can produce it") {

@@ -275,6 +275,74 @@ TEST_CASE("a client that sends too slowly loses its connection, not the server's
   CHECK(server.seen.size() == 1);
 }
 
+TEST_CASE("after a head that is none nothing on that connection is taken for a request") {
+  Server server;
+  Client client(server.port());
+  client.send("this is no head\r\n\r\nGET /hidden HTTP/1.1\r\nHost: x\r\n\r\n");
+  const std::string all = client.rest();
+  CHECK(starts_with(all, "HTTP/1.1 400"));
+  CHECK(all.find("HTTP/1.1 ", 10) == std::string::npos);
+  CHECK(client.closed());
+  CHECK(server.seen.empty());
+}
+
+TEST_CASE("who was refused gives way before who was admitted, although it has waited less") {
+  HttpServerOptions options;
+  options.connections_max = 2;
+  Server server(options, [](const RequestHead& head) -> Result<Admission> {
+    if (head.session == "good") return Admission{};
+    return fail(ErrorCode::kUnauthorized, "no");
+  });
+  const std::string good = request("GET", "/x", {}, "X-Gradtap-Session: good\r\n");
+  Client admitted(server.port());
+  admitted.send(good);
+  CHECK(starts_with(admitted.answer(), "HTTP/1.1 200"));
+  Client refused(server.port());
+  refused.send(request("GET", "/x"));
+  CHECK(starts_with(refused.answer(), "HTTP/1.1 401"));
+  Client third(server.port());
+  third.send(good);
+  CHECK(starts_with(third.answer(), "HTTP/1.1 200"));
+  admitted.send(good);
+  CHECK(starts_with(admitted.answer(), "HTTP/1.1 200"));
+  CHECK(refused.rest(2s).empty());
+  CHECK(refused.closed());
+}
+
+TEST_CASE("who waits for its answer does not give way, whatever the request was") {
+  for (const char* const path : {"/slow", "/v1/jobs/j/state"}) {
+    CAPTURE(path);
+    std::atomic<bool> begun{false}, go{false};
+    const auto work = [&] {
+      begun = true;
+      while (!go) std::this_thread::sleep_for(1ms);
+    };
+    HttpHandlers handlers;
+    handlers.answer = [&](HttpRequest&& got) {
+      if (got.path == "/slow") work();
+      return HttpAnswer{};
+    };
+    handlers.stream = [&](const HttpRequest&) -> Result<std::function<bool(const ByteSink&)>> {
+      work();
+      return [](const ByteSink& sink) { return sink("bytes", 5); };
+    };
+    HttpServerOptions options;
+    options.connections_max = 1;
+    HttpServer server(options, std::move(handlers));
+    REQUIRE(server.start());
+    Client patient(server.port());
+    patient.send(request("GET", path, {}, "Connection: close\r\n"));
+    while (!begun) std::this_thread::sleep_for(1ms);
+    Client next(server.port());
+    next.send(request("GET", "/next"));
+    std::this_thread::sleep_for(250ms);  // more than the grace
+    CHECK(server.dropped() == 0);
+    go = true;
+    CHECK(starts_with(patient.rest(), "HTTP/1.1 200"));
+    CHECK(starts_with(next.answer(), "HTTP/1.1 200"));
+  }
+}
+
 TEST_CASE("garbage on the socket ends that connection only") {
   HttpServerOptions options;
   options.request_timeout_ms = 200;

@@ -93,6 +93,25 @@ TEST_CASE("the number of lines and of bytes is bounded") {
   CHECK(large.error().code == ErrorCode::kRequestTooLarge);
 }
 
+TEST_CASE("numbers have their bounds, and so have lists of them") {
+  Fixture f;
+  const std::uint64_t most = std::uint64_t{1} << 62;
+  const auto dropped = [&](std::uint64_t seq, const json& steps) {
+    return f.read(json{{"kind", "dropped"}, {"seq", seq}, {"rank", 0}, {"steps", steps}, {"seqs", {2}}}.dump());
+  };
+  CHECK(dropped(most, {most}));
+  CHECK_FALSE(dropped(most + 1, {1}));
+  CHECK_FALSE(dropped(1, {most + 1}));
+  CHECK(dropped(1, std::vector<int>(65'536, 1)));
+  CHECK_FALSE(dropped(1, std::vector<int>(65'537, 1)));
+  // What another rank dropped is declared, and is no news of the job.
+  f.session.rank = 1;
+  const auto lines = f.read(R"({"kind":"dropped","seq":4,"rank":1,"steps":[2],"seqs":[3]})");
+  REQUIRE(lines);
+  CHECK_FALSE((*lines)[0].notice);
+  CHECK((*lines)[0].dropped_seqs == std::vector<std::uint64_t>{3});
+}
+
 TEST_CASE("messages of other ranks are stored and not passed on") {
   Fixture f;
   f.session.rank = 1;

@@ -179,6 +179,8 @@ TEST_CASE("many and long gaps are cut by the sender; more than that is refused")
   refused(body);
   body["gaps"] = {{7, 4, std::string(8001, 'e'), "a"}};
   refused(body);
+  body["gaps"] = {{7, 4, "e", std::string(8001, 'a')}};
+  refused(body);
 }
 
 TEST_CASE("what is not a report is refused") {

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "recovery/rebuild_shard.h"
+#include "tests/unit/actors/actor_probe.h"
 #include "tests/unit/actors/stored_job.h"
 
 namespace gradtap::actors {
@@ -74,6 +75,26 @@ TEST_CASE("the catalog knows what the store can produce: after logs, full versio
   CHECK(stored_version(*job.store, *job.plan, 0, 14)["can_produce"] == false);
   marks = stored_shards(*job.store, *job.plan)["marks"];
   CHECK(marks[0]["log_from"] == 17);
+}
+
+TEST_CASE("a question before there is a job, and one about a shard that it has not, are answered with nothing") {
+  test::StoredJob job(test::three_shards(test::sgd()));
+  job.base(0);
+  caf::actor_system_config config;
+  caf::actor_system system{config};
+  test::Probe asker{system};
+  const CatalogActor catalog = spawn_store_catalog(system, job.store);
+  const auto answer = [&](auto... question) { return json::parse(asker.ask<ActorStatus>(catalog, question...).json); };
+  CHECK(answer(shards_atom_v) == json{{"marks", json::array()}});
+  CHECK(answer(version_atom_v, std::uint64_t{0}, std::uint64_t{0}) == json::object());
+  auto wiring = std::make_shared<Wiring>();
+  wiring->plan = job.plan;
+  asker.self->send(catalog, wire_atom_v, WiringPtr(wiring));
+  CHECK(answer(shards_atom_v)["marks"].size() == 1);
+  CHECK(answer(version_atom_v, std::uint64_t{0}, std::uint64_t{0})["can_produce"] == true);
+  for (const std::uint64_t shard : {std::uint64_t{3}, ~std::uint64_t{0}, std::uint64_t{1} << 32})
+    CHECK(answer(version_atom_v, shard, std::uint64_t{0}) == json::object());
+  asker.end(catalog);
 }
 
 }  // namespace gradtap::actors

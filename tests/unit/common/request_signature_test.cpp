@@ -95,7 +95,7 @@ TEST_CASE("an Authorization header has one form") {
        {std::string(), std::string("GT1"), std::string("GT1 "), "GT1 :" + good, "gt1 a:" + good, "GT2 a:" + good,
         "Bearer " + good, "GT1  a:" + good, "GT1 a:" + good + "0", "GT1 a:" + good.substr(1), "GT1 a :" + good,
         "GT1 a:" + std::string(64, 'A'), "GT1 a:" + std::string(63, '0') + "g", "GT1 a:b:" + good,
-        "GT1 " + std::string(65, 'a') + ":" + good, "GT1 \xff:" + good, "GT1 a:" + good + "\n"}) {
+        "GT1 " + std::string(65, 'a') + ":" + good, "GT1 \xff:" + good, "GT1 " + good, "GT1 a:" + good + "\n"}) {
     const auto refused = parse_authorization(wrong);
     CHECK_MESSAGE(!refused, wrong);
     if (!refused) CHECK(refused.error().code == ErrorCode::kUnauthorized);
