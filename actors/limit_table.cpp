@@ -4,6 +4,7 @@
 #include <optional>
 #include <string>
 
+#include "actors/node_memory.h"
 #include "actors/session_table.h"
 #include "common/answer_fields.h"
 
@@ -118,7 +119,7 @@ const std::array kLimitRows{
              0,
              {"job", "binding.messages_pending"},
              {"job", "binding.messages_refused"},
-             "the message waits in the store of the node"},
+             "the step lacks its message, SCALARS_MISSING, until it comes again or a restart reads it from the store"},
     LimitRow{"wait for missing ranges",
              "ms",
              "job.grace_ms",
@@ -158,7 +159,7 @@ const std::array kLimitRows{
              "bytes",
              "limits.memory_bytes",
              0,
-             {"memory", "in_use_bytes"},
+             {"memory", "job_bytes"},
              {"memory", "refused"},
              "what asked goes without: named at each account"},
     LimitRow{"full versions in memory",
@@ -375,6 +376,7 @@ json figure(const json& status, const StatusFigure& wanted) {
 std::optional<std::uint64_t> value_of(const LimitRow& row, const NodeConfig& config, const ClusterConfig& cluster) {
   if (row.key.empty()) return row.builtin;
   if (row.key == "cluster:down_after_ms") return cluster.down_after_ms;
+  if (row.key == "limits.memory_bytes") return job_memory_bytes(config);  // 0 is written for what the machine has
   return config_number(config, row.key);
 }
 

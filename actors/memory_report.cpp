@@ -1,5 +1,6 @@
 #include "actors/memory_report.h"
 
+#include <algorithm>
 #include <fstream>
 #include <string>
 
@@ -28,6 +29,11 @@ nlohmann::json memory_report(const MemoryLedger& ledger) {
   nlohmann::json report = usage_json(ledger.total());
   report["limit_bytes"] = ledger.limit_bytes();
   report["resident_bytes"] = resident_bytes();
+  std::uint64_t fixed = 0;
+  for (const MemoryAccount account :
+       {MemoryAccount::kProgram, MemoryAccount::kPackets, MemoryAccount::kStore, MemoryAccount::kMeasuring})
+    fixed += ledger.usage(account).in_use_bytes;
+  report["job_bytes"] = ledger.total().in_use_bytes - std::min(fixed, ledger.total().in_use_bytes);
   nlohmann::json accounts = nlohmann::json::object();
   for (std::size_t i = 0; i < kMemoryAccounts; ++i) {
     const auto account = static_cast<MemoryAccount>(i);

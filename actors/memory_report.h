@@ -7,8 +7,9 @@
 
 namespace gradtap::actors {
 
-// {limit_bytes, in_use_bytes, peak_bytes, refused, resident_bytes, accounts: {name: {in_use_bytes, peak_bytes,
-// refused}}}. resident_bytes is what the kernel counts for the process, pages of files among it.
+// {limit_bytes, in_use_bytes, peak_bytes, refused, job_bytes, resident_bytes, accounts: {name: {in_use_bytes,
+// peak_bytes, refused}}}. job_bytes: in use but for the fixed amounts. resident_bytes is what the kernel counts for the
+// process, pages of files among it.
 [[nodiscard]] nlohmann::json memory_report(const MemoryLedger& ledger);
 
 }  // namespace gradtap::actors

@@ -122,7 +122,8 @@ Status Node::Impl::start_tap_actors(Wiring& next) {
     options.window.op.max_intervals = static_cast<std::uint32_t>(config.assembly.fragments_max);
     options.window.memory = memory;
     options.retention = retention;
-    options.directory = directory;
+    // A recorded run has ended before its client is played.
+    if (port && port->live()) options.directory = directory;
     next.assemblers.push_back(spawn_assembler(*system, std::move(options)));
     watch_typed(next.assemblers.back(), fmt::format("assembler.{}", i));
   }

@@ -57,7 +57,7 @@ TEST_CASE("values are this node's, figures are summed over the actors of a kind,
                          {"assembler.0", {{"memory_in_use", 10}}},
                          {"gateway", {{"leases", {{"held", 4}}}}}}},
                        {"link", {{"link.calls_timed_out", 9}}},
-                       {"memory", {{"in_use_bytes", 11}, {"refused", 12}}},
+                       {"memory", {{"job_bytes", 11}, {"refused", 12}}},
                        {"events", {{"kept", 13}, {"dropped", 14}}}};
   const json rows = limits_json(config, ClusterConfig{}, status);
   const auto at = [&](const char* name, const char* key) {
@@ -79,6 +79,7 @@ TEST_CASE("values are this node's, figures are summed over the actors of a kind,
   CHECK(at("leases", "key") == "objects.leases_max");
   CHECK(at("time of a call", "hits") == 9);
   CHECK(at("job memory", "used") == 11);
+  CHECK(at("job memory", "limit") == job_memory_bytes(config));
   CHECK(at("job memory", "hits") == 12);
   CHECK(at("events", "used") == 13);
   CHECK(at("events", "hits") == 14);
@@ -104,6 +105,7 @@ TEST_CASE("a node's ledger holds what jobs may take beside the fixed amounts, wh
   CHECK(report["limit_bytes"] == ledger->limit_bytes());
   CHECK(report["in_use_bytes"] == ledger->limit_bytes());
   CHECK(report["refused"] == 1);
+  CHECK(report["job_bytes"] == 1'000'000);
   CHECK(report["accounts"]["shards"]["in_use_bytes"] == 1'000'000);
   CHECK(report["accounts"]["shards"]["refused"] == 1);
   CHECK(report["accounts"].size() == kMemoryAccounts);
