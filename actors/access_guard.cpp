@@ -27,7 +27,7 @@ bool is_digest(std::string_view text) {
          std::all_of(text.begin(), text.end(), [](char c) { return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f'); });
 }
 
-bool is_number(std::string_view text) {
+bool is_decimal(std::string_view text) {
   return text.size() <= kNumberDigitsMax &&
          std::all_of(text.begin(), text.end(), [](char c) { return c >= '0' && c <= '9'; });
 }
@@ -116,7 +116,7 @@ std::unexpected<Error> AccessGuard::refuse(std::atomic<std::uint64_t>& counter, 
 
 Result<Admission> AccessGuard::by_key(const RequestHead& head) {
   const auto presented = parse_authorization(head.authorization);
-  if (!presented || !is_number(head.first_seq) || (!head.body_sha256.empty() && !is_digest(head.body_sha256)))
+  if (!presented || !is_decimal(head.first_seq) || (!head.body_sha256.empty() && !is_digest(head.body_sha256)))
     return refuse(malformed_, ErrorCode::kUnauthorized, "the signature has a wrong form", head,
                   "see docs/side-channel.md, Signatures");
   const auto secret = std::find_if(rules_.secrets.begin(), rules_.secrets.end(),

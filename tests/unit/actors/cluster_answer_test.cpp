@@ -140,6 +140,8 @@ TEST_CASE("members: who answered is up or syncing by its own word, the others ar
   CHECK(body["training"] == 12);
   all.parts["a"]["members"][1]["age_ms"] = "0";  // no number: c heard it last
   CHECK(merged("nodes", all)["members"][1]["age_ms"] == 900);
+  all.parts["c"]["members"][1]["age_ms"] = "0";
+  CHECK(merged("nodes", all)["members"][1]["age_ms"].is_null());
 }
 
 TEST_CASE("a version: equal digests are one, different ones are named, and who can produce it") {

@@ -228,6 +228,10 @@ TEST_CASE("a body over the limit is refused before it is read, and the server li
   for (int i = 0; i < 4; ++i) chunked.send("1388\r\n" + std::string(5000, 'y') + "\r\n");
   chunked.send("0\r\n\r\n");
   CHECK(starts_with(chunked.answer(), "HTTP/1.1 411"));
+  // A length beside it does not count: the library would gather the chunks.
+  Client both(server.port());
+  both.send("PUT /chunk HTTP/1.1\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n1388\r\n");
+  CHECK(starts_with(both.answer(), "HTTP/1.1 411"));
   // Up to the end of the connection: as much as the client likes to send.
   for (const char* const method : {"POST", "PUT"}) {
     Client endless(server.port());

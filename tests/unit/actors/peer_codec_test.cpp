@@ -90,6 +90,11 @@ TEST_CASE("what is not a hello is refused") {
       CHECK_FALSE(decode_hello(body.dump()));
     }
   }
+  for (const json& tap : {json(1), json("true"), json(nullptr)}) {
+    json body = good;
+    body["tap"] = tap;
+    CHECK_FALSE(decode_hello(body.dump()));
+  }
   for (const char* text : {"", "{", "[]", "null", "7", "{}", "\xff"}) CHECK_FALSE(decode_hello(text));
 }
 
