@@ -28,7 +28,8 @@ TIMED = ("trainer/cost",)
 SHARED, PAIRED, ALONE = "shared", "paired", "alone"
 # Clusters of small models that sleep between steps; the others watch how fast something is.
 WAITING = ("cluster_short", "restart", "points_every_step", "cluster_kill", "trainer_kill", "point_damage",
-           "publish_faults", "scale_short", "scale_chaos", "doctor", "admission", "limits")
+           "publish_faults", "scale_short", "scale_chaos", "doctor", "admission", "limits",
+           "capture_replay")
 running = set()  # children of all threads
 
 
