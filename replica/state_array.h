@@ -5,39 +5,21 @@
 // returns an empty array when there is no memory.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
-#include <utility>
+
+#include "common/large_buffer.h"
 
 namespace gradtap::replica {
 
 class StateArray {
  public:
-  StateArray() = default;
-  StateArray(StateArray&& other) noexcept { swap(other); }
-  StateArray& operator=(StateArray&& other) noexcept {
-    swap(other);
-    return *this;
-  }
-  StateArray(const StateArray&) = delete;
-  StateArray& operator=(const StateArray&) = delete;
-  ~StateArray();
-
   [[nodiscard]] static StateArray create(std::uint64_t elements);
 
-  [[nodiscard]] float* get() const { return data_; }
-  [[nodiscard]] explicit operator bool() const { return data_ != nullptr; }
+  [[nodiscard]] float* get() const { return reinterpret_cast<float*>(buffer_.data()); }
+  [[nodiscard]] explicit operator bool() const { return buffer_.data() != nullptr; }
 
  private:
-  void swap(StateArray& other) noexcept {
-    std::swap(data_, other.data_);
-    std::swap(mapping_, other.mapping_);
-    std::swap(mapped_bytes_, other.mapped_bytes_);
-  }
-
-  float* data_ = nullptr;
-  void* mapping_ = nullptr;
-  std::size_t mapped_bytes_ = 0;
+  LargeBuffer buffer_;
 };
 
 }  // namespace gradtap::replica

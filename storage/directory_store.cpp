@@ -340,13 +340,19 @@ Status DirectoryStore::read_exact(const OpenFile& file, std::string_view key, st
   return {};
 }
 
-Result<std::vector<std::uint8_t>> DirectoryStore::get(std::string_view key, std::uint64_t bytes_max) const {
-  OpenFile file(files_);
-  const Result<std::uint64_t> length = open_key(key, file);
-  if (!length) return std::unexpected<Error>(length.error());
-  if (*length > bytes_max)
+Result<std::uint64_t> DirectoryStore::open_bounded(std::string_view key, std::uint64_t bytes_max,
+                                                   OpenFile& file) const {
+  Result<std::uint64_t> length = open_key(key, file);
+  if (length && *length > bytes_max)
     return fail(ErrorCode::kLimitReached, "object is longer than it can be", path_of(key),
                 fmt::format("at most {} bytes", bytes_max), fmt::format("{} bytes", *length));
+  return length;
+}
+
+Result<std::vector<std::uint8_t>> DirectoryStore::get(std::string_view key, std::uint64_t bytes_max) const {
+  OpenFile file(files_);
+  const Result<std::uint64_t> length = open_bounded(key, bytes_max, file);
+  if (!length) return std::unexpected<Error>(length.error());
   std::vector<std::uint8_t> bytes(*length);
   GRADTAP_TRY(read_exact(file, key, 0, bytes));
   return bytes;
@@ -355,15 +361,12 @@ Result<std::vector<std::uint8_t>> DirectoryStore::get(std::string_view key, std:
 Result<LargeBuffer> DirectoryStore::load(std::string_view key, std::uint64_t bytes_max,
                                          const std::function<void(ByteSpan)>& seen) const {
   OpenFile file(files_);
-  const Result<std::uint64_t> length = open_key(key, file);
+  const Result<std::uint64_t> length = open_bounded(key, bytes_max, file);
   if (!length) return std::unexpected<Error>(length.error());
-  if (*length > bytes_max)
-    return fail(ErrorCode::kLimitReached, "object is longer than it can be", path_of(key),
-                fmt::format("at most {} bytes", bytes_max), fmt::format("{} bytes", *length));
   LargeBuffer buffer = LargeBuffer::create(*length);
   if (buffer.data() == nullptr)
-    return fail(ErrorCode::kLimitReached, "no memory for an object", path_of(key), {},
-                fmt::format("{} bytes", *length));
+    return fail(ErrorCode::kLimitReached, "no memory for an object", path_of(key), {}, fmt::format("{} bytes", *length),
+                "free memory of this machine, or read it on another one");
   files_.expect(file.fd(), *length);
   for (std::uint64_t at = 0; at < *length; at += kPieceBytes) {
     const auto piece = buffer.bytes().subspan(at, std::min<std::uint64_t>(kPieceBytes, *length - at));

@@ -76,6 +76,8 @@ class DirectoryStore final : public ObjectStore {
   [[nodiscard]] Status make_directories(std::string_view key, bool again);
   [[nodiscard]] Result<Created> compare(std::string_view key, const std::vector<ByteSpan>& parts) const;
   [[nodiscard]] Result<std::uint64_t> open_key(std::string_view key, OpenFile& file) const;
+  // LIMIT_REACHED when it is longer than bytes_max.
+  [[nodiscard]] Result<std::uint64_t> open_bounded(std::string_view key, std::uint64_t bytes_max, OpenFile& file) const;
   [[nodiscard]] Status read_exact(const OpenFile& file, std::string_view key, std::uint64_t offset,
                                   std::span<std::uint8_t> out) const;
   [[nodiscard]] Status root_is_here() const;

@@ -13,7 +13,7 @@ Result<LargeBuffer> ObjectStore::load(std::string_view key, std::uint64_t bytes_
   LargeBuffer buffer = LargeBuffer::create(bytes->size());
   if (buffer.data() == nullptr)
     return fail(ErrorCode::kLimitReached, "no memory for an object", std::string(key), {},
-                fmt::format("{} bytes", bytes->size()));
+                fmt::format("{} bytes", bytes->size()), "free memory of this machine, or read it on another one");
   std::copy(bytes->begin(), bytes->end(), buffer.data());
   seen(buffer.bytes());
   return buffer;

@@ -44,7 +44,7 @@ Result<OutputFile> OutputFile::create(const std::string& path) {
     std::FILE* const file = open_descriptor(std::string_view(path).substr(kDescriptors.size()));
     if (file == nullptr)
       return fail(ErrorCode::kFileUnwritable, "cannot write the descriptor", path, "an open regular file",
-                  std::strerror(errno));
+                  std::strerror(errno), "pass on a descriptor of a file or of memory, or name a file");
     return OutputFile(path, file, true);
   }
   const std::string partial = path + ".partial";
